@@ -49,7 +49,7 @@ class IndexChains:
         Log-odds of modes, of the variables that other steps draw, that a chain did not visit in
         tuning; nan without an answer.
     missed_share : ndarray of shape (n_chains, n_draws, n_classes), or None
-        Share of each class's evidence in modes that the step's pseudo-priors leave out.
+        Share of each class's evidence in modes that the step's pseudo-priors miss.
     companions : dict of str to ndarray of bool, shape (n_rows,)
         Other discrete variables, and the rows in which they never visited or never left a class;
         all rows for a variable of another shape.
@@ -146,7 +146,7 @@ class IndexChains:
     def labeled(self, values: Mapping[str, tuple[Any, ...]]) -> xr.Dataset:
         """Return a Dataset of values, each given with the names of its axes, as to `label`.
 
-        In a fraction of the time that labeling each and merging them takes.
+        This takes a fraction of the time of labeling each and merging them.
         """
         found: dict[str, Any] = {}
         for name, (array, *dims) in values.items():

@@ -70,7 +70,7 @@ class DriftAlarm:
     n_scores : int
         Number of scores so far, including the warm-up.
     level, threshold : float
-        The cumulative sum, and what it must exceed to raise an alarm.
+        The cumulative sum, and the value above which it raises an alarm.
 
     Raises
     ------
@@ -155,7 +155,7 @@ class DriftAlarm:
         Parameters
         ----------
         score : float
-            More is better. NaN is left out, and the log says so once.
+            More is better. NaN is skipped, and the log says so once.
         """
         self.n_scores += 1
         if np.isnan(score):
@@ -163,7 +163,7 @@ class DriftAlarm:
                 self._told = True
                 _log.warning(
                     "Observation %d has no evidence, so DriftAlarm cannot use it; choose an "
-                    "E-step that gives evidence. Further ones are left out silently.",
+                    "E-step that gives evidence. Further ones are skipped silently.",
                     self.n_scores,
                 )
             return False
@@ -189,7 +189,7 @@ class DriftAlarm:
         return True
 
     def _normal_score(self, score: float) -> float:
-        """Return z_n, and let the score take its place in the window."""
+        """Return z_n, and add the score to the window."""
         below, among = bisect_left(self._sorted, score), bisect_right(self._sorted, score)
         # in (0, 1], and the rank among scores that are alike is drawn
         place = (1.0 - self._rng.random()) * (among - below + 1)

@@ -29,7 +29,7 @@ _STATISTICS = ("mean", "sd", "mcse_mean", "ess", "lower", "upper")
 #: Smallest number of draws of a class from which mixing of its latents is computed.
 _MIN_VISITS = 25
 
-#: Largest number of latents, times rows and classes, that are checked; of more, a subset.
+#: Largest number of latents, times rows and classes, that are checked; of more, a subset is.
 _MAX_LOOKED_AT = 5_000
 
 #: Smallest number of draws from which the outer hundredths are estimated.
@@ -250,9 +250,9 @@ class LatentMixing:
 def latent_mixing(
     chains: IndexChains, variables: xr.Dataset, latents: Sequence[str] | None = None
 ) -> tuple[list[LatentMixing], int]:
-    """Return how latents mixed within the classes that were visited often enough.
+    """Return the mixing of latents within the classes that were visited often enough.
 
-    With it comes the number of latents that were skipped because there are too many. `variables`
+    It also returns the number of latents that were skipped because there are too many. `variables`
     are those of the group of the index, and `latents` are by default those of `class_latents`.
     """
     if latents is None:
@@ -283,10 +283,10 @@ def latent_mixing(
 
 
 def last_visits(active: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the chains that visited a class, and their last draws of it, equally many of each.
+    """Return the chains that visited a class, and their last draws of it, equally many per chain.
 
     `active`, (n_chains, n_draws), says where the class was active. Chains with less than half of
-    the median number of visits, or fewer than `least`, are left out.
+    the median number of visits, or fewer than `least`, are skipped.
     """
     visits = active.sum(axis=1)
     visited = np.flatnonzero(visits >= max(least, np.median(visits[visits > 0]) / 2))

@@ -77,7 +77,7 @@ def bounds_of_shares(
     is_bounded : ndarray of bool, shape (n_classes,)
         Other classes have their value as both bounds.
     ess : float
-        Number of independent draws that the chains are worth.
+        Effective number of independent draws of the chains.
     tail : float
         Probability beyond each bound.
 
@@ -88,8 +88,8 @@ def bounds_of_shares(
     Notes
     -----
     By Markov's inequality, an unbiased estimate of a probability is more than 1 / `tail` times too
-    large with probability at most `tail`. The upper bound is that of a Poisson mean after so
-    many visits.
+    large with probability at most `tail`. The upper bound is that of a Poisson mean after
+    `n_visits` visits.
     """
     low, high = log_share.copy(), log_share.copy()
     low[is_bounded] += np.log(tail)

@@ -39,7 +39,7 @@ _MIN_VISITS = 10
 _FINITE_VARIANCE = 0.5
 
 #: R-hat above which a Monte Carlo error is not given: between chains, means then vary by a fifth of
-#: the variance within them, and a few chains do not tell by how much more.
+#: the variance within them, and a few chains do not show by how much more.
 _RHAT_OF_ERRORS = 1.1
 
 _FORMATS = {
@@ -320,7 +320,7 @@ def _rows_with_errors(chains: IndexChains, summary: ClassIndexSummary) -> np.nda
 
 
 def _effective(summary: ClassIndexSummary, row: Any) -> float:
-    """Return the smallest effective sample size of a visited class; of one, that of the chains."""
+    """Return the smallest effective sample size of a class, or the number of chains without one."""
     ess = float(summary.overall["ess"].values.reshape(-1)[row])
     return float(summary.chains.sizes["chain"]) if np.isnan(ess) else ess
 
@@ -332,7 +332,7 @@ def _flags_of_rare_classes(
     if not found:
         return []
     row, j = found[0]
-    why = "nothing else tells its probability"
+    why = "nothing else determines its probability"
     if not np.isnan(pareto_k[row, j]):
         why = f"Pareto k of its weights is {pareto_k[row, j]:.2f}, above {GOOD_PARETO_K}"
     return [

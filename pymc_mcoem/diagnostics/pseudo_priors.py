@@ -76,7 +76,7 @@ def pareto_k(log_ratio: np.ndarray) -> np.ndarray:
 
 
 def jump_pareto_k(chains: IndexChains) -> np.ndarray:
-    """Return Pareto k of the odds of jumping into each class, from the step's own weights.
+    """Return Pareto k of the odds of jumping into each class, from the step's weights.
 
     While the chain is in class a, the odds that the step gives to class j are
     p(j, u_j)/q_j(u_j) times q_a(x)/p(a, x), with u_j from the pseudo-prior of j and x from the

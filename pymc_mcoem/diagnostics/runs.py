@@ -226,7 +226,7 @@ def compare_runs(runs: Mapping[str, Any], *, first: int = 1) -> pd.DataFrame:
     batch = [str(name) for name, run in runs.items() if _driver(run) == "SAEM"]
     if batch:
         raise ValueError(
-            f"runs: {batch} are of SAEM, which looks at every observation again and again, so that "
+            f"runs: {batch} are of SAEM, which visits every observation repeatedly, so that "
             "its evidence measures fit and not prediction; give runs of OnlineEM."
         )
     evidence = xr.concat(

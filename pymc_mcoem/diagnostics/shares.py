@@ -139,11 +139,11 @@ class Limits:
     Notes
     -----
     The means of m parts of e effective draws each vary, relative to the variance within parts, by
-    :math:`χ^2_{m-1} / ((m - 1) e)`. R-hat squared exceeds one by that. A sum of autocorrelations
-    over a window of M lags has a relative variance of :math:`2 (2M + 1) / n` (Sokal 1997), which is
-    about 8 over the effective sample size for a window of two autocorrelation times. For
-    indicators of rare classes, which are far from normal, it is twice that. The limit uses this
-    value, on the logarithm.
+    :math:`χ^2_{m-1} / ((m - 1) e)`. R-hat squared exceeds one by this amount. A sum of
+    autocorrelations over a window of M lags has a relative variance of :math:`2 (2M + 1) / n`
+    (Sokal 1997), which is about 8 over the effective sample size for a window of two
+    autocorrelation times. For indicators of rare classes, which are far from normal, it is twice
+    that. The limit uses this value, on the logarithm.
 
     References
     ----------
@@ -229,8 +229,8 @@ def share_flags(
     no_rhat = np.isnan(rhat).all(axis=1) & several & ~no_ess
     if no_ess.any():
         flags.append(
-            f"chains of {len(chains.draw)} draws are too short to be judged: there is no effective "
-            f"sample size and no R-hat{_rows(chains, no_ess)}"
+            f"chains of {len(chains.draw)} draws are too short to be checked: there is no "
+            f"effective sample size and no R-hat{_rows(chains, no_ess)}"
         )
     if no_rhat.any() and len(chains.chain) > 1:
         flags.append(f"R-hat could not be computed{_rows(chains, no_rhat)}")

@@ -69,8 +69,8 @@ class ClassIndexSummary(PrintedTable):
         By plate and ``chain``: ``n_switches``, ``p_within`` of the test of its beginning against
         its end, and, also by ``class``, ``chain_share``.
     transitions : Dataset
-        By plate, ``class_from`` and ``class_to``: ``count``, ``probability`` and, with the step's
-        own statistics, ``jump_probability``; also by ``chain``, ``chain_count``.
+        By plate, ``class_from`` and ``class_to``: ``count``, ``probability`` and, with the
+        statistics of `CarlinChib`, ``jump_probability``; also by ``chain``, ``chain_count``.
     overall : Dataset
         By plate: ``ess``, the smallest of the classes visited; ``transition_ess``, from the
         transition matrix; ``rhat``, the largest; ``p_between`` of the test of chains. Its attribute
@@ -236,7 +236,7 @@ def class_index_summary(
     flags, notes = unmoved_flags(chains)
     flags += unvisited_flags(chains)
     for other in _indices_beside(chains, data, group):
-        # what an index beside this one has not seen changes the shares of both
+        # classes that another index has not visited change the shares of both
         flags += [f"{other.name} beside it: {flag}" for flag in unvisited_flags(other)]
     flags += missed_share_flags(chains)
     flags += share_flags(chains, shares, tests, limits, overall.attrs["p_limit"])
@@ -249,8 +249,8 @@ def class_index_summary(
     searched = chains.unvisited_mode_log_odds
     if _has_other_steps(data) and (searched is None or np.isnan(searched).any()):
         notes.append(
-            "other steps draw variables beside it: other modes of these, which no chain visited, "
-            "are not looked for; start chains at different initvals to see them"
+            "other steps draw variables too: modes of these that no chain visited are not looked "
+            "for; start chains at different initvals to see them"
         )
     if n_chains == 1:
         notes.append("one chain alone has no R-hat; run several from different starting points")
@@ -290,7 +290,7 @@ def class_index_summary(
 
 
 def _indices_beside(chains: IndexChains, data: Any, group: str) -> list[IndexChains]:
-    """Return the chains of other indices whose steps searched for classes that they hardly saw."""
+    """Return the chains of other indices whose steps searched for hardly visited classes."""
     if chains.unvisited_log_odds is None or not isinstance(data, xr.DataTree):
         return []
     found = [
@@ -304,7 +304,7 @@ def _indices_beside(chains: IndexChains, data: Any, group: str) -> list[IndexCha
 
 
 def _has_other_steps(data: Any) -> bool:
-    """Return whether steps other than `CarlinChib`, whose statistics are of classes, drew too."""
+    """Return whether steps other than `CarlinChib` drew variables too, by their statistics."""
     if not isinstance(data, xr.DataTree) or "sample_stats" not in data.children:
         return False
     names = list(map(str, data["sample_stats"].data_vars))
@@ -351,12 +351,12 @@ def _latents(
     notes = []
     if latents is None and beside and not latents_along_the_plate(chains, variables):
         notes.append(
-            f"no latent was looked at, for none of {beside} lies along {chains.name}; name "
+            f"no latent was checked, because none of {beside} lies along {chains.name}; name "
             "those that do in latents, with its dimensions"
         )
     if n_left:
         notes.append(
-            f"{n_left} latents were not looked at, because there are many; name those that "
+            f"{n_left} latents were not checked, because there are many; name those that "
             "matter in latents"
         )
     return worst_latents(chains, looked_at), unmixed_latents(chains, looked_at, limits), notes

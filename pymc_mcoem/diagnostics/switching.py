@@ -31,20 +31,20 @@ _PHRASES = {
 #: More chains than this are counted, not named.
 _MAX_NAMED = 8
 
-#: Draws of a class that are due and do not come: a chance of exp(-5).
+#: Expected draws of a class, which all fail to come with a probability of exp(-5).
 N_DUE = 5.0
 
-#: A class that is visited so many times more seldom than a search expects is flagged: Laplace's
-#: approximation, by which it expects, is not exact.
+#: A class that is visited this many times more seldom than a search expects is flagged. The search
+#: uses Laplace's approximation, which is not exact.
 MUCH_RARER = 20.0
 
-#: Smallest share of modes beside an index that is flagged: it is Laplace's approximation.
+#: Smallest share of unvisited modes of other variables that is flagged; it is approximate.
 LEAST_MODE = 0.02
 
 #: Smallest probability that counts as chance: that of no switch if five are expected.
 LEAST_PROBABLE = float(np.exp(-N_DUE))
 
-#: Smallest posterior probability of modes that are left out which is flagged.
+#: Smallest posterior probability of missed modes that is flagged.
 _LEAST_MISSED = 0.01
 
 #: A share above this stands for an unknown one.
@@ -65,7 +65,7 @@ class UnmovedChains:
     chains : tuple of int
         Positions of the chains.
     verdict : {"no weight", "chance", "stuck", "unknown"}
-        "no weight": no chain moved, and by the step's own weights the other classes have almost
+        "no weight": no chain moved, and by the step's weights the other classes have almost
         none; its pseudo-priors show no fault, and every other discrete variable visited all its
         classes. "chance": other chains leave this class so rarely that chains which never do are
         no surprise. "stuck": the other classes have weight, or the pseudo-priors are too bad to
@@ -128,11 +128,11 @@ def _unvisited_mode_flags(chains: IndexChains) -> list[str]:
 def unvisited_flags(chains: IndexChains) -> list[str]:
     """Return flags about classes that chains hardly visited, although they may have weight.
 
-    A step weighs a class given the variables that other steps draw. It has weight elsewhere if a
-    search over all variables finds it there. If the search has no answer, it may have weight where
-    another discrete variable did not go through all its classes either, in the same row of a plate,
-    for whose rows there is no search. Indices that never switched are left to `unmoved_flags`.
-    Modes of the variables that other steps draw are searched for too.
+    A step weighs a class given the variables that other steps draw. A class is flagged if a search
+    over all variables finds that it has weight elsewhere. If the search has no answer, or on a
+    plate, which has no search, it is flagged if another discrete variable did not go through all
+    its classes either, in the same row. Indices that never switched are left to `unmoved_flags`.
+    Unvisited modes of the variables that other steps draw are flagged too.
     """
     of_modes = _unvisited_mode_flags(chains)
     odds = np.full(chains.n_classes, np.nan)
@@ -162,7 +162,7 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
 def _together_flags(chains: IndexChains, log_odds: np.ndarray) -> list[str]:
     """Return a flag about unvisited classes that another index may reach together with this one.
 
-    Classes whose log-odds are known are left out, and those of a plate that never had any weight.
+    Classes whose log-odds are known are skipped, as are those of a plate that never had weight.
     """
     found = []
     for row, codes in enumerate(chains.codes):
@@ -218,7 +218,7 @@ def _verdict(chains: IndexChains, row: int, still: np.ndarray) -> tuple[Verdict,
         if chains.log_weight is not None:
             return _verdict_by_weights(chains, row, still, int(stays[0]))
         return "unknown", "no chain moved, and there are no weights of classes"
-    # Other chains decide first, because a chain's own weights miss what it does not see. The rate
+    # Other chains decide first, because a chain's weights miss what it does not visit. The rate
     # is that of all chains, since the rate of those that moved would be too high.
     before, after = codes[:, :-1], codes[:, 1:]
     here = before == stays[0]
@@ -257,7 +257,7 @@ def _verdict_by_weights(
     if bad:
         worst = max((value for value in k if not np.isnan(value)), default=np.nan)
         return "stuck", (
-            f"pseudo-priors do not tell the weight of classes {chains.classes[bad].tolist()}: "
+            f"pseudo-priors do not show the weight of classes {chains.classes[bad].tolist()}: "
             f"Pareto k up to {worst:.2f}, sound up to {limit:.2g}"
         )
     expected = log_weight.shape[1] * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0)))
@@ -268,7 +268,7 @@ def _verdict_by_weights(
         if not _may_be_chance(due, still, len(chains.codes)):
             return "unknown", (
                 f"by its own weights {expected:.1g} switches per chain were due, by the evidence "
-                f"that its pseudo-priors brought {due:.1f}"
+                f"of its pseudo-priors {due:.1f}"
             )
     beside = [name for name, narrow in chains.companions.items() if narrow[row]]
     if beside:
@@ -283,7 +283,7 @@ def _verdict_by_weights(
 
 
 def _pareto_k_by_chance(n_draws: int, n_rows: int) -> float:
-    """Return about the median of the largest estimate in rows whose Pareto k are all 0.7.
+    """Return roughly the median of the largest estimate in rows whose Pareto k are all 0.7.
 
     An estimate from the m largest ratios has a standard error of (1 + k) / √m.
     """
@@ -294,13 +294,12 @@ def _pareto_k_by_chance(n_draws: int, n_rows: int) -> float:
 
 
 def missed_share_flags(chains: IndexChains) -> list[str]:
-    """Return messages about classes of which modes with some weight are known to be left out.
+    """Return messages about classes whose pseudo-priors are known to miss modes with some weight.
 
-    If a class's share of the chain's weight is w and its pseudo-prior leaves out a share s of its
-    evidence, the modes left out have the odds w s / (1 - s) against all that the chain knows. If s
-    is unknown, w may be small for that reason. On a plate the step has multiplied by the weight in
-    each row and recorded the largest product. Without the statistics of `CarlinChib` there is no
-    message.
+    If a class's share of the chain's weight is w and its pseudo-prior misses a share s of its
+    evidence, the missed modes have the odds w s / (1 - s) against all others. If s is unknown, w
+    may be small for that reason. On a plate the step has multiplied by the weight in each row and
+    recorded the largest product. Without the statistics of `CarlinChib` there is no message.
     """
     if chains.missed_share is None or chains.log_weight is None:
         return []
@@ -318,8 +317,8 @@ def missed_share_flags(chains: IndexChains) -> list[str]:
         n_chains = int((missed[:, j] > _LEAST_MISSED).sum())
         flags.append(
             f"class {chains.classes[j]} has more modes than its pseudo-prior holds: in {n_chains} "
-            f"of {len(chains.chain)} chains {_about(share[:, j].max())} of its evidence was left "
-            "out, so that its share may be too small; name the places of its modes by "
+            f"of {len(chains.chain)} chains {_about(share[:, j].max())} of its evidence was "
+            "missed, so that its share may be too small; name the places of its modes by "
             "pseudo_priors=Laplace(starts=...), run more chains, or write the model without the "
             "symmetry that repeats them"
         )

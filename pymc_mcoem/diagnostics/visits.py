@@ -22,7 +22,7 @@ def class_draws(
     blocks: Mapping[Any, Sequence[str]] | None = None,
     group: str = "posterior",
 ) -> xr.DataTree:
-    """Return the draws in which a class was active, for ArviZ's own tables and plots.
+    """Return the draws in which a class was active, for ArviZ's tables and plots.
 
     A mean over all draws mixes a class's posterior with the draws of its parameters while another
     class was active, and the mean of an index says nothing. Means, intervals and predictive checks
@@ -37,7 +37,7 @@ def class_draws(
     var_name : str, optional
         The class index, see `class_index_summary`.
     blocks : mapping of class to sequence of str, optional
-        The latents of each class, as for `CarlinChib`: those of other blocks are left out.
+        The latents of each class, as for `CarlinChib`: those of other blocks are dropped.
     group : str
         Group of the index.
 
@@ -45,8 +45,8 @@ def class_draws(
     -------
     DataTree
         The same groups. Variables along chain and draw have the last draws of the class in each
-        chain, equally many from each, numbered from 0. The index is left out, and so are chains
-        with less than half of the median number of visits.
+        chain, equally many from each, numbered from 0. The index is dropped, and so are chains with
+        less than half of the median number of visits.
 
     Raises
     ------
@@ -58,8 +58,8 @@ def class_draws(
 
     Notes
     -----
-    Effective sample sizes of these draws leave out the gaps between visits; `class_latents` counts
-    them in.
+    Effective sample sizes of these draws ignore the gaps between visits; `class_latents` includes
+    them.
 
     Examples
     --------

@@ -98,7 +98,7 @@ def test_stuck_is_told_from_nowhere_to_go(rng):
     bad = {"mean": [0, 9], "spread": [1.05, 0.5]}
     codes, log_weight, *_ = toy_carlin_chib(rng, 4, 500, evidence=[0.5, 0.5], **bad)
     summary = flagged(as_tree(codes, log_weight))
-    assert "pseudo-priors do not tell the weight of classes [1]" in summary.flags[0]
+    assert "pseudo-priors do not show the weight of classes [1]" in summary.flags[0]
 
 
 def test_the_warning_says_it_all_once(rng):
@@ -251,7 +251,7 @@ def test_a_plate_of_the_step(rng):
 def test_chains_too_short_to_be_judged_are_not_approved_of(rng):
     codes = rng.integers(2, size=(4, 3))
     codes[:, :2] = [0, 1]
-    with pytest.warns(ClassIndexWarning, match="chains of 3 draws are too short to be judged"):
+    with pytest.warns(ClassIndexWarning, match="chains of 3 draws are too short to be checked"):
         assert not class_index_summary(as_array(codes)).ok
 
 
@@ -338,7 +338,7 @@ def test_latents_of_a_plate_without_names_are_looked_at(rng):
 def test_what_was_not_looked_at_is_said(rng):
     codes = rng.integers(2, size=(4, 1000, 2))
     summary = class_index_summary(as_tree(codes, z=rng.standard_normal((4, 1000))))
-    assert any("no latent was looked at, for none of ['z'] lies along" in n for n in summary.notes)
+    assert any("no latent was checked, because none of ['z'] lies" in n for n in summary.notes)
 
 
 def test_effective_sizes_of_many_rows_are_allowed_their_number(rng):
