@@ -1,4 +1,4 @@
-"""E-steps, and what an E-step of one's own is made of."""
+"""E-steps, and the building blocks of a custom E-step."""
 
 from pymc_mcoem.em.esteps.auxiliary_chains import AuxiliaryChains
 from pymc_mcoem.em.esteps.base import (

@@ -1,7 +1,7 @@
 """Failures that are not due to a record: Ctrl-C, the end of a program, memory, disks, networks.
 
 An exception that a signal handler raises inside compiled code surfaces as a `SystemError`, with
-the original one among its causes. So the type of an exception does not show what it is due to.
+the original one among its causes. So the type of an exception does not show its cause.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LASTING = (
     NotADirectoryError,
     PermissionError,
 )
-#: Reading errors that are due to the machine or the network, not to what is read.
+#: Reading errors that are due to the machine or the network, not to the record.
 ELSEWHERE = frozenset(
     getattr(errno, name)
     for name in (

@@ -1,4 +1,4 @@
-"""Moves within a class and between classes, and what a move of one's own is made of."""
+"""Moves within a class and between classes, and the building blocks of a custom move."""
 
 from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian

@@ -1,4 +1,4 @@
-"""Pseudo-priors, and what a rule of one's own is made of."""
+"""Pseudo-priors, and the building blocks of a custom rule."""
 
 from pymc_mcoem.carlin_chib.pseudo_priors.base import (
     CompiledPseudoPriors,

@@ -114,7 +114,7 @@ def require_semidefinite(name: str, matrix: np.ndarray) -> None:
     >>> require_semidefinite("moments", np.diag([1.0, -0.5]))
     Traceback (most recent call last):
         ...
-    ValueError: moments is not positive semidefinite, and so no second moments; look at the E-step.
+    ValueError: moments is not positive semidefinite, as second moments are; check the E-step.
     """
     scale = float(np.abs(matrix).max(initial=0.0))
     symmetric = bool((np.abs(matrix - matrix.T) <= 1e-9 * scale).all())
@@ -127,5 +127,5 @@ def require_semidefinite(name: str, matrix: np.ndarray) -> None:
         symmetric = False
     if not symmetric:
         raise ValueError(
-            f"{name} is not positive semidefinite, and so no second moments; look at the E-step."
+            f"{name} is not positive semidefinite, as second moments are; check the E-step."
         )

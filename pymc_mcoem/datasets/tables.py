@@ -12,7 +12,7 @@ from pymc_mcoem.validation import as_numbers
 
 __all__ = ["read_curves"]
 
-#: Curves are put on one grid if its points are at most so many times those of the longest curve.
+#: Curves are put on one grid if it has at most this many times the points of the longest curve.
 SPARSE = 1.5
 
 

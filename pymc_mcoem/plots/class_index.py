@@ -64,8 +64,8 @@ def plot_class_index(
     group : str
         Group of the DataTree.
     coords : mapping, optional
-        Indices of a plate to draw; each has a row of the figure. Default: all, or of a plate with
-        more than ArviZ's ``plot.max_subplots`` has room for, those with the fewest effective draws.
+        Indices of a plate to draw; each has a row of the figure. Default: all, or, if ArviZ's
+        ``plot.max_subplots`` has no room for all, those with the fewest effective draws.
     plot_collection : PlotCollection, optional
         With facet dimension ``column``, of raster and transitions, and the plate's dimensions.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
@@ -163,7 +163,7 @@ def _that_fit(chains: IndexChains) -> IndexChains:
     n_rows, most = len(chains.codes), int(rcParams["plot.max_subplots"]) // 2
     if chains.plate.ndim != 1 or n_rows <= most:
         return chains
-    # An index that never moved in any chain has no effective draws, and nothing to be seen.
+    # An index that never moved in any chain has no effective draws, and nothing to show.
     ess = class_shares(chains)["ess"].min("class").fillna(np.inf).values
     chosen = np.sort(np.argsort(ess, kind="stable")[:most])
     (dim,) = chains.plate.dims

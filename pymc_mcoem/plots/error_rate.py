@@ -149,6 +149,6 @@ def plot_error_rate(
 
 
 def _draw_known(da: xr.DataArray, target: Any, *, x: Hashable, **options: Any) -> Any:
-    """Draw a line through known values, skipping observations that only other runs classified."""
+    """Draw a line that skips observations which only other runs classified."""
     known = da.isel({da.dims[0]: np.isfinite(da.values)})
     return draw_curve(known, target, x=x, **options)

@@ -298,7 +298,7 @@ def _size(backend: str, figure_kwargs: dict[str, Any], width: float, height: flo
 
 
 def with_unit(values: xr.DataArray, name: str) -> str:
-    """Return the name of what is measured with its unit, as xarray's attributes have them.
+    """Return the name of a quantity with its unit, from xarray's attributes.
 
     Examples
     --------

@@ -80,7 +80,7 @@ class LivePlot:
         self.path = None if path is None else _png(path)
         #: The run that was drawn last, and how many observations it had learned.
         self._drawn: tuple[Any, int] = None, 0
-        #: The cell of a notebook in which the picture is, by its number, and what changes it.
+        #: Number of the notebook's cell with the picture; its display handle is the next.
         self._cell: int | None = None
         self._handle: Any = None
 

@@ -77,8 +77,8 @@ def plot_templates(
 
     Notes
     -----
-    The templates are those of `template_images`, on the observation's own axes at the mean warp
-    and scale. Compare figures ``fig:template`` of the paper.
+    The templates are those of `template_images`, on the observation's axes at the mean warp and
+    scale. Compare figures ``fig:template`` of the paper.
 
     Examples
     --------
