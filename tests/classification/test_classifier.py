@@ -265,7 +265,7 @@ def test_fit_names_the_classes_by_labeled_observations(mixture, by_label, rng, w
     given = mcoem.Classifier(mixture, by_label["left"], classifier.class_labels, **options)
     np.testing.assert_array_equal(classifier.predict_proba(curves), given.predict_proba(curves))
     np.testing.assert_array_equal(classifier.predict(curves), given.predict(curves))
-    with pytest.raises(ValueError, match="with a mixture per label the classes have their labels"):
+    with pytest.raises(ValueError, match="with a mixture per label the classes have labels"):
         mcoem.Classifier(mixture, by_label, **options).fit(curves, labels)
 
 

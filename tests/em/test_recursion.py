@@ -173,7 +173,7 @@ def test_exact_needs_a_closed_form(stream):
     class Open(NormalMixture):
         exact = Family.exact
 
-    with pytest.raises(TypeError, match="e_step: Exact needs a closed form, which Open has not"):
+    with pytest.raises(TypeError, match="e_step: Exact needs a closed form, and Open has none"):
         driver(Open(), parameters=THETA).partial_fit(stream)
 
 

@@ -337,7 +337,7 @@ def test_curves_on_points_of_their_own_in_batches(rng):
 
 def test_pairs_of_image_and_label_are_refused_with_the_cure(family, curves):
     pairs = [(curve, 1) for curve in curves]
-    with pytest.raises(ValueError, match=r"curve is a tuple that makes no array.*the first alone"):
+    with pytest.raises(ValueError, match=r"curve is a tuple that makes no array.*first of a pair"):
         learn(family, pairs)
     assert learn(family, (curve for curve, _ in pairs)).n_seen == 23
 

@@ -177,7 +177,7 @@ def test_a_file_that_leads_elsewhere_is_refused(whole, tmp_path, kind):
             file[name] = h5py.SoftLink("/steps")
         else:
             file[name] = h5py.ExternalLink(str(elsewhere), "values")
-    with pytest.raises(DamagedFileError, match=r"damaged: '/run/float64' is kept in another"):
+    with pytest.raises(DamagedFileError, match=r"damaged: '/run/float64' is stored elsewhere"):
         load("online", path)
 
 
