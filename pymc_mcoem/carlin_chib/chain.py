@@ -84,7 +84,7 @@ class Chain(WithSamplingState):
     other_indices : dict of int to int
         As `ChainFits` takes them.
     adapts_shape : bool
-        Whether random walks take the shape of the chain's own draws during tuning.
+        Whether random walks take the shape of the chain's draws during tuning.
     learns : bool
         Whether to learn better pseudo-priors while tuning, where those of the fit are poor.
     equalizes_visits : bool

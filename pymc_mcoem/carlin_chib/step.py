@@ -182,8 +182,8 @@ class CarlinChib(BlockedStep):
     (n_classes,), on a plate (n_rows * n_classes,), row after row (the logarithms of the index's
     full conditional probabilities given the auxiliaries), and ``class_believed_elsewhere`` (the
     probability of the other classes by the pseudo-priors' evidence; nan without, and on a plate).
-    Of shape (n_classes,) are ``class_prior`` (the prior probabilities, which `bayes_factors` takes
-    out; nan if they depend on other variables or differ along a plate),
+    Of shape (n_classes,) are ``class_prior`` (the prior probabilities, by which `bayes_factors`
+    divides; nan if they depend on other variables or differ along a plate),
     ``class_unvisited_log_odds`` (of classes that tuning hardly visited, by a search over all
     variables if other steps move some; nan for the others, and on a plate) and
     ``class_missed_share`` (the share of each class's evidence in modes that its pseudo-prior

@@ -255,8 +255,8 @@ class UnvisitedClasses:
     ) -> float:
         """Return the log-odds of joint values of all indices that no change of one index reaches.
 
-        Where each of three or more indices has a step of its own, a chain gets to joint values that
-        differ from those it visits in two indices only through those between.
+        If each of three or more indices has its own step, a chain reaches joint values that differ
+        in two indices from those it visits only through the values between.
 
         Parameters
         ----------

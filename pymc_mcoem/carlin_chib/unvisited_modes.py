@@ -32,7 +32,7 @@ _log = logging.getLogger("pymc_mcoem")
 N_STARTS, MAX_ITERATIONS, MAX_EVALUATIONS = 8, 60, 500
 #: Largest number of coordinates that the rows share.
 MOST_SHARED = 50
-#: Two modes are distinct if the density between them is lower by so many nats than at both.
+#: Two modes are distinct if the density between them is lower by this many nats than at both.
 LEAST_DIP = 2.0
 #: Places between two modes at which the density is evaluated.
 BETWEEN = (0.25, 0.5, 0.75)

@@ -47,7 +47,7 @@ def telling(enabled: bool = True) -> Iterator[None]:
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Show a line that says what is waited for, and moves, until the block ends.
+    """Show a moving line that says what is awaited, until the block ends.
 
     The line is shown in terminals and notebooks, where `telling` allows it. Within another such
     block it takes the place of that block's text.

@@ -237,7 +237,7 @@ def class_index_summary(
     flags += unvisited_flags(chains)
     for other in _indices_beside(chains, data, group):
         # classes that another index has not visited change the shares of both
-        flags += [f"{other.name} beside it: {flag}" for flag in unvisited_flags(other)]
+        flags += [f"other index {other.name}: {flag}" for flag in unvisited_flags(other)]
     flags += missed_share_flags(chains)
     flags += share_flags(chains, shares, tests, limits, overall.attrs["p_limit"])
     variables = data[group].to_dataset() if isinstance(data, xr.DataTree) else data

@@ -262,12 +262,12 @@ def _verdict_by_weights(
         )
     expected = log_weight.shape[1] * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0)))
     if not _may_be_chance(float(expected), still, len(chains.codes)):
-        return "stuck", f"by its own weights {expected:.1f} switches per chain were due"
+        return "stuck", f"by its weights {expected:.1f} switches per chain were due"
     if chains.believed is not None and len(chains.codes) == 1:
         due = float(np.nansum(chains.believed[still, 1:], axis=1).mean())
         if not _may_be_chance(due, still, len(chains.codes)):
             return "unknown", (
-                f"by its own weights {expected:.1g} switches per chain were due, by the evidence "
+                f"by its weights {expected:.1g} switches per chain were due, by the evidence "
                 f"of its pseudo-priors {due:.1f}"
             )
     beside = [name for name, narrow in chains.companions.items() if narrow[row]]

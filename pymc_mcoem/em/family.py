@@ -218,8 +218,8 @@ class Family(ModelParameters, ModelObservations):
         ready : ndarray of bool of shape (n_classes,)
             As returned by `ready`; the others' parameters stay.
         share : float in (0, 1]
-            How far to go, as a power of the whole factor. Running means forget: what is found from
-            each is to count as an average over all observations.
+            How far to go, as a power of the whole factor. It is below one if the running means
+            forget early observations, so that the factors average over all observations.
 
         Returns
         -------

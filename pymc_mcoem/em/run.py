@@ -167,7 +167,7 @@ class Run[State: RunState, Settings: RunSettings]:
         result : EStepResult or Exception
             The exception if the E-step failed.
         seconds : float
-            0 with workers, whose times overlap, and for observations that are explained together.
+            0 with workers, whose times overlap, and for observations that share a call.
 
         Raises
         ------

@@ -50,10 +50,10 @@ class Race:
 
     Every starting point of every class runs `n_iterations`, and the best start of a class goes on.
     Classes go on only while their log-density is within the first of the `margins` of the best
-    class's, or would be with `trust` times what the next Newton step promises: so a search far from
-    its mode is not stopped for its present density. Then the next round is run, with the next
-    margin. The first margin also applies at each temperature of cooling. A class that is stopped
-    keeps its unfinished point: as a pseudo-prior that may cost mixing, never correctness
+    class's, or would be with `trust` times the expected gain of the next Newton step, so that a
+    search far from its mode is not stopped for its present density. Then the next round is run,
+    with the next margin. The first margin also applies at each temperature of cooling. A class that
+    is stopped keeps its unfinished point: as a pseudo-prior that may cost mixing, never correctness
     (``docs/tried.md``).
 
     Parameters

@@ -1,4 +1,4 @@
-"""PyMC's registrations for a model's own distributions, for sending the model to workers.
+"""PyMC's registrations for a model's custom distributions, for sending the model to workers.
 
 ``pm.CustomDist`` makes a class for each distribution and registers its log-density, its size and
 its starting point in tables of the process. A pickled model contains the class but not the

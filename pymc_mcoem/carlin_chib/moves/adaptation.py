@@ -81,7 +81,7 @@ class ShapeOfMoves:
     ) -> PseudoPriors:
         """Return normals with the pseudo-priors' means that give the moves their shapes.
 
-        The pseudo-prior's own covariance counts as much as two draws for each latent.
+        The pseudo-prior's covariance counts as much as two draws for each latent.
 
         Parameters
         ----------

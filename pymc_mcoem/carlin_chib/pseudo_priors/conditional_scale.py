@@ -18,7 +18,7 @@ _LEAST_SHARE = 0.05
 _RIDGE_OF_LINES = 0.001
 _RIDGE_OF_PRODUCTS = 0.03
 
-#: The regressions are not extrapolated beyond so many standard deviations of a driver.
+#: The regressions are not extrapolated beyond this many standard deviations of a driver.
 _REACH = 3.0
 
 

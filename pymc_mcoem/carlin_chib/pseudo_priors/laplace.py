@@ -188,7 +188,7 @@ class Laplace:
     def _search(
         self, density: ClassDensity, geometry: LatentGeometry, mode: Any
     ) -> tuple[ModeSearch, Callable[[], np.ndarray], np.ndarray]:
-        """Return the search, what gives the model's or family's starts, and the user's starts."""
+        """Return the search, the function that gives the default starts, and the user's starts."""
         search = ModeSearch.by_geometry(
             density,
             geometry,

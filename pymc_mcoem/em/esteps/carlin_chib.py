@@ -56,10 +56,10 @@ class CarlinChibBurst:
         anew for every number of sweeps, so use bursts of one length, and it does not work in
         forked processes; pseudo-priors other than `Laplace` are then compiled by numba.
     at_once : int, optional
-        With JAX: largest number of observations that one compiled call explains. Drivers with
-        mini-batches, and classifiers, explain many in a call if pseudo-priors are `Laplace`, moves
-        `RandomWalk` or `Hamiltonian`, and statistics plain averages; with other settings one after
-        the other. None: 16 on a processor, and what memory holds on an accelerator.
+        With JAX: largest number of observations in one compiled call. Drivers with mini-batches,
+        and classifiers, pass many to a call if pseudo-priors are `Laplace`, moves `RandomWalk` or
+        `Hamiltonian`, and statistics plain averages; with other settings one after the other. None:
+        16 on a processor, and what memory holds on an accelerator.
     dtype : {"float64", "float32"}
         Precision of these calls. Single precision halves memory and, on most accelerators, time;
         ``docs/choose.md`` has its errors.
@@ -67,8 +67,8 @@ class CarlinChibBurst:
     Raises
     ------
     ValueError
-        If there is no such back end or precision, `at_once` is not positive, or single precision
-        is asked for with settings whose observations are not explained together.
+        If there is no such back end or precision, `at_once` is not positive, or single precision is
+        requested with settings that take observations one by one.
 
     Notes
     -----
@@ -117,7 +117,7 @@ class CarlinChibBurst:
             raise ValueError(f"dtype: got {self.dtype!r}; give 'float64' or 'float32'.")
         if self.dtype == "float32" and not go_together(self):
             raise ValueError(
-                "dtype: 'float32' is for observations that JAX explains together; give "
+                "dtype: 'float32' is for calls of JAX with many observations; give "
                 "backend='jax', Laplace pseudo-priors, RandomWalk or Hamiltonian moves and no "
                 "rao_blackwell, or 'float64'."
             )

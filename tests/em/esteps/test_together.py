@@ -422,7 +422,7 @@ def test_classifiers_and_chains_get_together_what_they_get_alone(run_apart, exec
 def test_other_settings_explain_observations_alone(settings):
     burst = mcoem.esteps.CarlinChibBurst(**{"backend": "jax", **settings})
     assert burst.lot == 1
-    with pytest.raises(ValueError, match="dtype: 'float32' is for observations that JAX explains"):
+    with pytest.raises(ValueError, match="dtype: 'float32' is for calls of JAX with many"):
         mcoem.esteps.CarlinChibBurst(**{"backend": "jax", **settings, "dtype": "float32"})
 
 
