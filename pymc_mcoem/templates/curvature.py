@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,33 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.templates.settings import TemplateSettings
 
-__all__ = ["CurvatureInputs", "curvature", "gauss_newton"]
+__all__ = ["ChannelInputs", "CurvatureInputs", "curvature", "gauss_newton"]
+
+
+@dataclass(frozen=True)
+class ChannelInputs:
+    """What the curvature takes of one channel.
+
+    Attributes
+    ----------
+    values, mask : TensorVariable of shape (n_points,)
+        The observation, and a mask that is one where a point is observed.
+    whiten : callable
+        Masks columns ``(anything, n_points)`` and removes the correlation of the noise.
+    weigh : callable
+        Multiplies a vector ``(n_points,)`` by the precision P of noise of variance one: by the
+        mask, where noise is not correlated.
+    template, template_values, noise_variance
+        The class's coefficients, f(D(u_s, β)) without the scale, σ².
+    """
+
+    values: TensorVariable
+    mask: TensorVariable
+    whiten: Callable[[TensorVariable], TensorVariable]
+    weigh: Callable[[TensorVariable], TensorVariable]
+    template: TensorVariable
+    template_values: TensorVariable
+    noise_variance: TensorVariable
 
 
 @dataclass(frozen=True)
@@ -27,50 +55,42 @@ class CurvatureInputs:
     Attributes
     ----------
     settings : TemplateSettings
-    values, mask : TensorVariable of shape (n_points,)
-        The observation, and a mask that is one where a point is observed.
-    whiten : callable
-        Masks columns ``(anything, n_points)`` and removes the correlation of the noise.
-    weigh : callable
-        Multiplies a vector ``(n_points,)`` by the precision P of noise of variance one: by the
-        mask, where noise is not correlated.
+    channels : sequence of ChannelInputs
     precision : TensorVariable of shape (n_parameters, n_parameters)
         Precision of the deformation's prior.
     beta : TensorVariable of shape (n_parameters,)
     scale : TensorVariable or None
-    points, warped, template, template_values, noise_variance
-        u_s, D(u_s, β), the class's coefficients, f(D(u_s, β)) without the scale, σ².
+    points, warped
+        u_s, D(u_s, β).
     """
 
     settings: TemplateSettings
-    values: TensorVariable
-    mask: TensorVariable
-    whiten: Callable[[TensorVariable], TensorVariable]
-    weigh: Callable[[TensorVariable], TensorVariable]
+    channels: Sequence[ChannelInputs]
     precision: TensorVariable
     beta: TensorVariable
     scale: TensorVariable | None
     points: Any
     warped: list[TensorVariable]
-    template: TensorVariable
-    template_values: TensorVariable
-    noise_variance: TensorVariable
 
 
 def gauss_newton(inputs: CurvatureInputs) -> TensorVariable:
     """Return JᵀΣ⁻¹J + prior precision, for (deformation, log scale)."""
     settings, scale = inputs.settings, inputs.scale
-    gradient = settings.basis.gradient(inputs.warped, inputs.template)
-    # `computed_once` makes it one quotient instead of one for every entry
-    inverse = computed_once(1.0 / inputs.noise_variance)
-    rows = settings.deformation.jacobian(inputs.points, inputs.beta, gradient)
     precision = inputs.precision
     if scale is not None and settings.scale is not None:
-        rows = scale * pt.concatenate([rows, inputs.template_values[None, :]], axis=0)
         # −∂² of the log-density of log λ, which is a log λ − bλ with the Jacobian
         precision = _bordered(precision, None, settings.scale[1] * scale)
-    rows = inputs.whiten(rows)
-    return matrix_product(rows, rows.T) * inverse + precision
+    found = []
+    for channel in inputs.channels:
+        gradient = settings.basis.gradient(inputs.warped, channel.template)
+        # `computed_once` makes it one quotient instead of one for every entry
+        inverse = computed_once(1.0 / channel.noise_variance)
+        rows = settings.deformation.jacobian(inputs.points, inputs.beta, gradient)
+        if scale is not None:
+            rows = scale * pt.concatenate([rows, channel.template_values[None, :]], axis=0)
+        rows = channel.whiten(rows)
+        found.append(matrix_product(rows, rows.T) * inverse)
+    return _sum(found) + precision
 
 
 def curvature(inputs: CurvatureInputs) -> Curvature | None:
@@ -82,29 +102,26 @@ def curvature(inputs: CurvatureInputs) -> Curvature | None:
     are m (y − λf) λ∇f / σ² and m ((y − λf) λ∇²f − λ²∇f∇fᵀ) / σ²; Gauss-Newton omits
     the terms with the residual y − λf. Where noise is correlated, P (y − λf) stands for
     m (y − λf), and the terms without the residual, which join points, are Gauss-Newton's matrix.
+    Channels are added at each point, before the warp's derivatives are taken: they move together.
     """
     settings, deformation = inputs.settings, inputs.settings.deformation
     if not _is_known(settings):
         return None
     share = pt.scalar("residual_share", dtype="float64")
-    scale: Any = 1.0 if inputs.scale is None else inputs.scale
-    seen: Any = inputs.mask
     precision: Any = inputs.precision
-    bent: Any = 0.0 if settings.scale is None else settings.scale[1] * scale
+    bent: Any = 0.0 if settings.scale is None else settings.scale[1] * inputs.scale
     if settings.noise_correlation is not None:
-        seen = precision = bent = 0.0
-    fitted = scale * inputs.template_values
-    residual = share * inputs.weigh(inputs.values - fitted)
-    gradient = settings.basis.gradient(inputs.warped, inputs.template)
-    columns = [scale * gradient[:, axis] for axis in range(deformation.n_dims)]
-    bends = settings.basis.second_derivatives(inputs.warped, inputs.template)
+        precision = bent = 0.0
+    points = [_point_terms(inputs, channel, share) for channel in inputs.channels]
+    # σ² of a single channel is divided by once, at the end; those of several at each point
+    inverse: Any = 1.0
+    if len(points) == 1:
+        inverse = computed_once(1.0 / inputs.channels[0].noise_variance)
     axes = range(deformation.n_dims)
-    slopes = [computed_once(residual * column) for column in columns]
+    slopes = [computed_once(_sum([each.slopes[k] for each in points])) for k in axes]
     weights = {
-        (k, m): computed_once(residual * (scale * bends[k][m]) - seen * columns[k] * columns[m])
-        for k in axes
-        for m in axes
-        if k <= m
+        pair: computed_once(_sum([each.weights[pair] for each in points]))
+        for pair in points[0].weights
     }
     found = deformation.second_derivatives(
         inputs.points,
@@ -114,18 +131,68 @@ def curvature(inputs: CurvatureInputs) -> Curvature | None:
     )
     if found is None:
         return None
-    inverse = computed_once(1.0 / inputs.noise_variance)
     matrix = precision - found * inverse
     if inputs.scale is not None:
-        # ∂g by log λ is m (y − λf) λf / σ², and this its derivatives by place and by log λ
-        both = (residual - seen * fitted)[:, None] * pt.stack(columns, axis=1)
-        rows = deformation.jacobian(inputs.points, inputs.beta, both)
+        rows = deformation.jacobian(
+            inputs.points, inputs.beta, _sum([each.by_scale for each in points])
+        )
         border = -rows.sum(axis=1) * inverse
-        bent = bent + pt.sum((seen * fitted - residual) * fitted) * inverse
+        bent = bent + _sum([each.corner for each in points]) * inverse
         matrix = _bordered(matrix, border, bent)
     if settings.noise_correlation is not None:
         matrix = gauss_newton(inputs) + matrix
     return Curvature(matrix, share)
+
+
+@dataclass(frozen=True)
+class _PointTerms:
+    """What one channel adds at each point; of several channels over σ².
+
+    Attributes
+    ----------
+    slopes, weights
+        Derivatives of g by the warped point: first ones by axis, second ones by pair of axes.
+    by_scale, corner
+        ∂g by log λ is m (y − λf) λf / σ², and these are its derivatives by place, (n_points,
+        n_dims), and minus that by log λ, a number.
+    """
+
+    slopes: list[TensorVariable]
+    weights: dict[tuple[int, int], TensorVariable]
+    by_scale: TensorVariable
+    corner: TensorVariable
+
+
+def _point_terms(
+    inputs: CurvatureInputs, channel: ChannelInputs, share: TensorVariable
+) -> _PointTerms:
+    settings, axes = inputs.settings, range(inputs.settings.deformation.n_dims)
+    scale: Any = 1.0 if inputs.scale is None else inputs.scale
+    seen: Any = channel.mask if settings.noise_correlation is None else 0.0
+    fitted = scale * channel.template_values
+    residual = share * channel.weigh(channel.values - fitted)
+    gradient = settings.basis.gradient(inputs.warped, channel.template)
+    columns = [scale * gradient[:, axis] for axis in axes]
+    bends = settings.basis.second_derivatives(inputs.warped, channel.template)
+    if len(inputs.channels) > 1:
+        inverse = computed_once(1.0 / channel.noise_variance)
+        residual, seen = residual * inverse, seen * inverse
+    return _PointTerms(
+        slopes=[residual * column for column in columns],
+        weights={
+            (k, m): residual * (scale * bends[k][m]) - seen * columns[k] * columns[m]
+            for k in axes
+            for m in axes
+            if k <= m
+        },
+        by_scale=(residual - seen * fitted)[:, None] * pt.stack(columns, axis=1),
+        corner=pt.sum((seen * fitted - residual) * fitted),
+    )
+
+
+def _sum(terms: Sequence[TensorVariable]) -> TensorVariable:
+    """Return the sum of terms; a single one is left as it is."""
+    return functools.reduce(operator.add, terms)
 
 
 def _is_known(settings: TemplateSettings) -> bool:

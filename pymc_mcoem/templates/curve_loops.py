@@ -54,7 +54,7 @@ class CurveFunctions(TemplateFunctions):
             self._whole,
             basis.centers[:, 0],
         ]
-        n_points = int(np.prod(settings.observation_shape))
+        n_points = int(np.prod(settings.observation_shape)) // settings.n_channels
         n_further = (len(self._whole) + 2 * basis.n_basis) * n_points
         super().__init__(settings, built, [], tables, n_further)
 
@@ -88,11 +88,11 @@ class CurveFunctions(TemplateFunctions):
     ) -> None:
         """Add the curvature; see `TimeWarp.second_derivatives` for the formulas."""
         kernels, d = self._kernels, self._kernels.shape[1]
-        slope, bend = derivatives[:, 1], derivatives[:, 2]
-        pull, up_to = residual * slope, self._up_to_in(reals)
+        up_to = self._up_to_in(reals)
         speed, area, share, mean, moved = self._moved(positions, up_to)
         rate = self._length / area
-        bends = weights * slope**2 - residual * bend
+        has_scale = self._scale_at >= 0
+        pull, bends, sloped, bent = _moments(derivatives, weights, residual, has_scale)
         own = (moved * bends[:, None]) @ moved.transpose((0, 2, 1))
         at_nodes = pull @ up_to.T - self._whole * (pull * share).sum(axis=1, keepdims=True)
         at_nodes *= speed * rate[:, None]
@@ -100,12 +100,11 @@ class CurveFunctions(TemplateFunctions):
         together = (moved @ pull[:, :, None]) * (mean / area[:, None])[:, None]
         own += together + together.transpose((0, 2, 1))
         out[:, :d, :d] += own
-        if self._scale_at >= 0:
-            bent = weights * derivatives[:, 0] - residual
-            row = (moved @ (bent * slope)[:, :, None])[:, :, 0]
+        if has_scale:
+            row = (moved @ sloped[:, :, None])[:, :, 0]
             out[:, d, :d] += row
             out[:, :d, d] += row
-            out[:, d, d] += (bent * derivatives[:, 0]).sum(axis=1)
+            out[:, d, d] += bent.sum(axis=1)
 
     def _jacobian(
         self, positions: np.ndarray, derivatives: np.ndarray, reals: np.ndarray
@@ -146,4 +145,26 @@ class CurveFunctions(TemplateFunctions):
         self, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
     ) -> Sequence[np.ndarray]:
         design = self._settings.basis.matrix(warped.reshape((-1, 1)))
-        return once.ravel() @ design, (twice.reshape((-1, 1)) * design).T @ design
+        return (
+            np.stack([each.ravel() @ design for each in once]),
+            np.stack([(each.reshape((-1, 1)) * design).T @ design for each in twice]),
+        )
+
+
+def _moments(
+    derivatives: np.ndarray, weights: np.ndarray, residual: np.ndarray, has_scale: bool
+) -> list[np.ndarray]:
+    """Return what a curvature takes of values at points, (n, n_points), summed over channels.
+
+    That is r ∇f, w ∇f² − r ∇²f, and with a scale (w f − r) ∇f and (w f − r) f.
+    """
+    found: list[np.ndarray] = []
+    for c in range(weights.shape[1]):
+        value, slope, bend = (derivatives[:, c, degree] for degree in range(3))
+        w, r = weights[:, c], residual[:, c]
+        own = [r * slope, w * slope**2 - r * bend]
+        if has_scale:
+            bent = w * value - r
+            own += [bent * slope, bent * value]
+        found = [one + other for one, other in zip(found, own, strict=True)] if found else own
+    return found if has_scale else [*found, np.empty(0), np.empty(0)]

@@ -27,7 +27,8 @@ __all__ = ["evaluate"]
 #  3 whole: weights of the nodes in the integral over the outer interval
 #  4 centers of the template's kernels
 #  5, 6 mean and precision of the warp's prior, one precision for all classes or one each
-#  7 deviations  8 log_prior  9 noise_variance  10 templates  11 values  12 mask
+#  7 deviations  8 log_prior  9 noise_variance  10 templates, a class after the other, and within
+#    it a channel after the other  11 values  12 mask, a channel after the other
 # 13 precision of correlated noise of variance one, (n_points, n_points), or nothing
 # 14 weights of the nodes in the integrals up to the points, (n_nodes, n_points), then scratch
 
@@ -84,12 +85,13 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     whole, centers = reals[places[3] : places[4]], reals[places[4] : places[5]]
     mean = reals[places[5] : places[6]]
     values, mask = reals[places[11] : places[12]], reals[places[12] : places[13]]
-    n, d, n_nodes, n_basis = values.size, mean.size, whole.size, centers.size
+    n_channels = (places[10] - places[9]) // (places[9] - places[8])
+    n, d, n_nodes, n_basis = values.size // n_channels, mean.size, whole.size, centers.size
     # one for all classes, or one each
     skipped = k * d * d if places[7] - places[6] > d * d else 0
     precision = reals[places[6] + skipped :]
     deviations = reals[places[7] + k * d :]
-    template = reals[places[10] + k * n_basis : places[10] + (k + 1) * n_basis]
+    template = reals[places[10] + k * n_channels * n_basis :]
     noise_precision = reals[places[13] : places[14]]
     weights, table = reals[places[14] :], reals[places[14] + n_nodes * n :]
     table = table[: 2 * n_basis * n]
@@ -121,20 +123,32 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     for s in range(n):
         points[s] = constants[0] + constants[1] * (points[s] / area)
 
-    derivatives = out[x.size :] if degree == 2 else np.empty((degree + 1) * n)
-    template_values(points, template, centers, constants[2], degree, table, derivatives)
-    if has_scale:
-        for s in range(derivatives.size):
-            derivatives[s] *= scale
-    variance = reals[0] * reals[places[9] + k]
-    away = np.empty(n)
-    found += likelihood(values, mask, noise_precision, derivatives, variance, away)
+    length = (degree + 1) * n
+    derivatives = out[x.size :] if degree == 2 else np.empty(n_channels * length)
+    away, slope = np.empty(n), np.zeros(n)
+    by_scale = constants[3] - constants[4] * scale
+    for c in range(n_channels):
+        own = derivatives[c * length : (c + 1) * length]
+        coefficients = template[c * n_basis : (c + 1) * n_basis]
+        template_values(points, coefficients, centers, constants[2], degree, table, own)
+        if has_scale:
+            for s in range(length):
+                own[s] *= scale
+        variance = reals[0] * reals[places[9] + k * n_channels + c]
+        seen = mask[c * n : (c + 1) * n]
+        found += likelihood(values[c * n : (c + 1) * n], seen, noise_precision, own, variance, away)
+        if degree == 0:
+            continue
+        for s in range(n):
+            slope[s] += away[s] / variance * own[n + s]
+        if has_scale:
+            for s in range(n):
+                by_scale += away[s] * own[s] / variance
     if degree == 0:
         return found
 
-    slope, moved, total = np.empty(n), np.empty(n_nodes), 0.0
+    moved, total = np.empty(n_nodes), 0.0
     for s in range(n):
-        slope[s] = away[s] / variance * derivatives[n + s]
         total += slope[s] * (points[s] - constants[0])
     product(weights, slope, n_nodes, n, one, moved)
     for i in range(n_nodes):
@@ -143,7 +157,5 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     for a in range(d):
         out[a] -= steep[a] / deviations[a]
     if has_scale:
-        out[d] = constants[3] - constants[4] * scale
-        for s in range(n):
-            out[d] += away[s] * derivatives[s] / variance
+        out[d] = by_scale
     return found

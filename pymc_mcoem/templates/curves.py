@@ -11,7 +11,7 @@ import xarray as xr
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.observations import goes_below_zero
 from pymc_mcoem.templates.priors import TemplatePriors
-from pymc_mcoem.templates.settings import OWN_POINT, PART
+from pymc_mcoem.templates.settings import CHANNEL, OWN_POINT, PART
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
 from pymc_mcoem.validation import as_numbers, require_whole
 
@@ -146,8 +146,10 @@ class CurveSource:
         Units by name, of the axis and of the values.
     own_points : int or None
         Most points that a curve has, if curves have points of their own.
-    first : ndarray of shape (n_curves, n_points) or None
+    first : ndarray of shape (n_curves, n_points) or (n_curves, n_points, n_channels) or None
         Values of the first curves, NaN where they are missing; None where no curves were given.
+    channels : object
+        Channels, as `TemplateMixture` takes them.
     """
 
     points: Any
@@ -155,10 +157,14 @@ class CurveSource:
     units: dict[str, str] = field(default_factory=dict)
     own_points: int | None = None
     first: np.ndarray | None = None
+    channels: Any = None
 
     @classmethod
-    def of(cls, given: Any) -> CurveSource:
+    def of(cls, given: Any, channels: Any = None) -> CurveSource:
         """Return the source of points, or of curves (observation, point) in a DataArray.
+
+        Curves of several channels are (observation, point, channel), or have a dim that `channels`
+        names.
 
         Curves with points of their own are (observation, 2, own_point), points above values, as
         `pymc_mcoem.datasets.read_curves` makes them.
@@ -173,17 +179,23 @@ class CurveSource:
             # an Index, a Series and a DataArray have names
             name = getattr(given, "name", None)
             attributes = getattr(given, "attrs", {})
-            return (
-                cls(given) if name is None else cls(given, str(name), _units_of(name, attributes))
-            )
+            if isinstance(channels, str):
+                raise ValueError(
+                    f"channels is {channels!r}, and points are no curves that have such a dim; "
+                    "give the number of channels or their labels."
+                )
+            known = {} if name is None else {"name": str(name)}
+            units = {} if name is None else _units_of(name, attributes)
+            return cls(given, units=units, channels=channels, **known)
         if given.dims[1:] == (PART, OWN_POINT):
-            return cls._own(given)
-        axis = given.dims[-1]
+            return replace(cls._own(given), channels=channels)
+        given, channels = _channels_last(given, channels)
+        axis = given.dims[1]
         units = _units_of(axis, given[axis].attrs)
         if given.name is not None or "units" in given.attrs:
             units |= _units_of(given.name or "value", given.attrs)
         first = np.asarray(given[:FIRST].values, dtype=np.float64)
-        return cls(given[axis].values, str(axis), units, None, first)
+        return cls(given[axis].values, str(axis), units, None, first, channels)
 
     @classmethod
     def _own(cls, given: xr.DataArray) -> CurveSource:
@@ -208,19 +220,43 @@ class CurveSource:
         """Return priors in the unit of the first curves, at their level if they have a sign.
 
         Templates without a sign are near the mean of the values where nothing is observed; others
-        are zero there.
+        are zero there. Of several channels each has its unit and level.
         """
-        spread = 0.0 if self.first is None else float(np.nanstd(self.first))
-        if not (np.isfinite(spread) and spread > 0):
+        if self.first is None:
             return priors
-        priors = priors.in_unit(spread)
-        if coefficients != "real" or self.first is None:
+        has_channels = self.first.ndim == 3
+        seen = self.first.reshape(-1, self.first.shape[2]) if has_channels else self.first
+        spread = np.atleast_1d(np.nanstd(seen, axis=0 if has_channels else None))
+        if not (np.isfinite(spread) & (spread > 0)).all():
+            return priors
+        priors = priors.in_unit(spread if has_channels else float(spread[0]))
+        if coefficients != "real":
             return priors
         # equal coefficients make a level, but for the ends
-        middle = basis.centers.mean(axis=0, keepdims=True)
-        return replace(
-            priors, template_mean=float(np.nanmean(self.first) / basis.matrix(middle).sum())
+        level = basis.matrix(basis.centers.mean(axis=0, keepdims=True)).sum()
+        if has_channels:
+            return replace(priors, template_mean=np.nanmean(seen, axis=0)[:, None] / level)
+        return replace(priors, template_mean=float(np.nanmean(seen) / level))
+
+
+def _channels_last(given: xr.DataArray, channels: Any) -> tuple[xr.DataArray, Any]:
+    """Return curves with channels along the last of three dims, and what these are.
+
+    Curves of two dims have one channel, and may not be told otherwise.
+    """
+    name = channels if isinstance(channels, str) else None
+    if given.ndim == 2 and channels is None:
+        return given, None
+    if given.ndim != 3 or (name is not None and name not in given.dims):
+        raise ValueError(
+            f"points: curves have the dims {given.dims}, and channels is {channels!r}; give curves "
+            "(curve, point, channel), and channels as the name of their dim."
         )
+    name = CHANNEL if name is None and CHANNEL in given.dims else name
+    last = given.dims[-1] if name is None else name
+    given = given.transpose(..., last)
+    own = {str(last): given[last].values if last in given.coords else given.sizes[last]}
+    return given, own if channels is None or isinstance(channels, str) else channels
 
 
 def _units_of(name: Any, attributes: Any) -> dict[str, str]:

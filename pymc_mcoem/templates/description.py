@@ -31,7 +31,14 @@ def describe_mixture(settings: TemplateSettings, priors: TemplatePriors) -> dict
     beta = deformation.mean + 0.1 * _pattern(deformation.n_parameters)
     warped = deformation.warp(settings.points, beta).eval(mode="FAST_COMPILE")
     correlation = settings.noise_correlation
+    # no entry of mixtures of one channel, whose files are older than channels
+    channels = (
+        {}
+        if settings.channel_name is None
+        else {"channels": f"{settings.channel_name}: {list(map(str, settings.channel_labels))}"}
+    )
     return {
+        **channels,
         "points": _digest(settings.points),
         "basis": f"{basis!r}, {_digest(basis.matrix(settings.points))}",
         "deformation": f"{deformation!r}, {_digest(warped)}, {_digest(deformation.covariance)}",

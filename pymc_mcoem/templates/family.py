@@ -56,6 +56,7 @@ class TemplateFamily(TemplateObservations, Family):
         dim_names: Sequence[str] | None = None,
         dim_coords: Sequence[Any] | None = None,
         units: Mapping[str, str] | None = None,
+        channels: int | Sequence[Any] | Mapping[str, Any] | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
             "scale": scale,
@@ -69,6 +70,7 @@ class TemplateFamily(TemplateObservations, Family):
             "dim_names": dim_names,
             "dim_coords": dim_coords,
             "units": units,
+            "channels": channels,
         }
         self.priors = TemplatePriors() if priors is None else priors
         if not isinstance(self.priors, TemplatePriors):
@@ -77,7 +79,8 @@ class TemplateFamily(TemplateObservations, Family):
         self.gram = basis.gram()
         # refuse priors of the wrong size now, not at the first M-step
         self._precision = self.priors.precision(self.gram)
-        self.priors.mean(self.settings.n_classes, basis.n_basis)
+        self.priors.mean(self.settings.n_classes, *self.settings.channel_shape, basis.n_basis)
+        self.priors.rate_of_noise(self.settings.channel_shape)
         self.priors.concentration(self.settings.n_classes)
         if covariance == "full":
             self.priors.wishart(self.settings.base_covariance)
@@ -122,18 +125,20 @@ class TemplateFamily(TemplateObservations, Family):
             priors it always is, without priors once all kernels have been observed.
         """
         ready = super().ready(statistics, effective_size=effective_size)
-        grams = self.settings.basis.unpack_gram(np.asarray(statistics["template_gram"]))
+        packed, n_channels = np.asarray(statistics["template_gram"]), self.settings.n_channels
+        grams = self.settings.basis.unpack_gram(packed)
+        grams = grams.reshape(-1, *grams.shape[-2:])
         # s3_j is a sum of squares, so that what the prior adds may exceed all rounding (Demmel's
         # bound for Cholesky's method, twice): most of the time no matrix is factorized here
         share = 1.0 / effective_size
         size = np.diagonal(grams, 0, 1, 2).max(axis=1) + share * np.diagonal(self._precision).max()
         rounding = np.finfo(float).eps * grams[0].size * size
         is_sure = share * self._least_precision > rounding
-        for index in np.flatnonzero(ready & ~is_sure):
+        for index in np.flatnonzero(np.repeat(ready, n_channels) & ~is_sure):
             try:
                 np.linalg.cholesky(grams[index] + share * self._precision)
             except np.linalg.LinAlgError:
-                ready[index] = False
+                ready[index // n_channels] = False
         return ready
 
     def check_statistics(self, statistics: Mapping[str, np.ndarray]) -> None:
@@ -150,12 +155,18 @@ class TemplateFamily(TemplateObservations, Family):
             if not (np.asarray(statistics[name]) >= -ROUNDING).all():
                 raise ValueError(f"statistics: {name} is negative; look at the E-step.")
         for name in ("deformation_outer", "template_gram"):
-            for index, matrix in enumerate(statistics[name]):
+            for index, matrices in enumerate(statistics[name]):
                 # an observation has nothing in most classes
-                if matrix.any():
-                    if name == "template_gram":
-                        matrix = self.settings.basis.unpack_gram(matrix)
-                    require_semidefinite(f"statistics: {name} of class {index}", matrix)
+                if not matrices.any():
+                    continue
+                if name == "template_gram":
+                    matrices = self.settings.basis.unpack_gram(matrices)
+                last = None
+                for matrix in matrices.reshape(-1, *matrices.shape[-2:]):
+                    # channels have the same one, unless one of them lacks values
+                    if last is None or not np.array_equal(matrix, last):
+                        require_semidefinite(f"statistics: {name} of class {index}", matrix)
+                    last = matrix
 
     def maximize_ready(
         self,
@@ -209,7 +220,9 @@ class TemplateFamily(TemplateObservations, Family):
         shape, rate = self.settings.scale
         mass = np.where(ready, statistics["class_weight"], 1.0)
         means = np.where(ready, statistics["scale"] / mass * (rate / shape), 1.0)
-        return {**parameters, "templates": parameters["templates"] * means[:, None] ** share}
+        templates = parameters["templates"]
+        factors = means.reshape((-1, *[1] * (templates.ndim - 1))) ** share
+        return {**parameters, "templates": templates * factors}
 
     def _maximized(
         self, statistics: Mapping[str, np.ndarray], **given: Any
@@ -239,11 +252,18 @@ class TemplateFamily(TemplateObservations, Family):
     ) -> np.ndarray:
         """Return mean squared differences between the templates of two θ on the points.
 
-        Kernels overlap, so that very different coefficients may make one template.
+        Kernels overlap, so that very different coefficients may make one template. Of several
+        channels each is divided by the standard deviation of its noise in the first θ, relative to
+        the others', as they may differ in what they measure.
         """
         ours, theirs = (
             np.asarray(each["templates"]) @ self._mean_design.T for each in (parameters, others)
         )
+        if self.settings.n_channels > 1:
+            noise = np.sqrt(np.atleast_2d(parameters["noise_variance"])).mean(axis=0)
+            units = (noise / np.exp(np.log(noise).mean()))[:, None]
+            ours, theirs = ours / units, theirs / units
+        ours, theirs = (each.reshape(len(each), -1) for each in (ours, theirs))
         distances: np.ndarray = np.mean((ours[:, None] - theirs) ** 2, axis=2)
         return distances
 

@@ -8,13 +8,14 @@ template's derivatives, which draws need thousands of times, are those of `image
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import cos, sin
 
 import numpy as np
 
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
 
-__all__ = ["Warp", "kernel_sums"]
+__all__ = ["Moments", "Warp", "kernel_sums"]
 
 #: Points whose kernels are taken together, few enough for a processor's cache.
 _N_TOGETHER = 1024
@@ -22,6 +23,75 @@ _N_TOGETHER = 1024
 _FAR = 28.0
 #: Of two axes: where their second derivative stands among (11, 12, 22).
 _PAIR = np.array([[0, 1], [1, 2]])
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What a curvature takes of values at points, summed over channels.
+
+    Attributes
+    ----------
+    bends : ndarray of shape (n, 3, n_points)
+        w ∇f ∇fᵀ − r ∇²f, of axes (11, 12, 22), for weights w and residuals r.
+    pull : ndarray of shape (n, 2, n_points)
+        r ∇f.
+    sloped : ndarray of shape (n, 2, n_points) or None
+        (w f − r) ∇f; None without a scale.
+    corner : ndarray of shape (n,) or None
+        Half of Σ_s (w f − r) f.
+    """
+
+    bends: np.ndarray
+    pull: np.ndarray
+    sloped: np.ndarray | None
+    corner: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls, derivatives: np.ndarray, weights: np.ndarray, residual: np.ndarray, has_scale: bool
+    ) -> Moments:
+        """Return the moments of values and derivatives at points.
+
+        Parameters
+        ----------
+        derivatives : ndarray of shape (n, n_channels, 6, n_points)
+            λ f at the points, its two derivatives there, and its second ones (11, 12, 22).
+        weights, residual : ndarray of shape (n, n_channels, n_points)
+            w and r.
+        has_scale : bool
+        """
+        first, *others = (
+            cls._of_channel(derivatives[:, c], weights[:, c], residual[:, c], has_scale)
+            for c in range(weights.shape[1])
+        )
+        for other in others:
+            first = first + other
+        return first
+
+    @classmethod
+    def _of_channel(
+        cls, derivatives: np.ndarray, weights: np.ndarray, residual: np.ndarray, has_scale: bool
+    ) -> Moments:
+        slope = derivatives[:, 1:3]
+        weighted = weights[:, None] * slope
+        bends = -residual[:, None] * derivatives[:, 3:]
+        bends[:, :2] += weighted[:, :1] * slope
+        bends[:, 2] += weighted[:, 1] * slope[:, 1]
+        pull = residual[:, None] * slope
+        if not has_scale:
+            return cls(bends, pull, None, None)
+        bent = weights * derivatives[:, 0] - residual
+        corner = 0.5 * (bent * derivatives[:, 0]).sum(axis=1)
+        return cls(bends, pull, bent[:, None] * slope, corner)
+
+    def __add__(self, other: Moments) -> Moments:
+        """Return the moments of two channels together."""
+        bends, pull = self.bends + other.bends, self.pull + other.pull
+        if self.sloped is None or other.sloped is None:
+            return Moments(bends, pull, None, None)
+        assert self.corner is not None
+        assert other.corner is not None
+        return Moments(bends, pull, self.sloped + other.sloped, self.corner + other.corner)
 
 
 class Warp:
@@ -89,30 +159,16 @@ class Warp:
             found = found + (self._field[0].T @ weights @ self._field[1]).reshape(found.shape)
         return found
 
-    def add_curvature(
-        self,
-        x: np.ndarray,
-        derivatives: np.ndarray,
-        weights: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-    ) -> None:
+    def add_curvature(self, x: np.ndarray, moments: Moments, out: np.ndarray) -> None:
         """Add Σ_s w_s J_s J_sᵀ − r_s H_s, of J_s and H_s the derivatives of λ f_s by the latents.
 
         Parameters
         ----------
         x : ndarray of shape (n, n_latents)
-        derivatives : ndarray of shape (n, 6, n_points)
-            λ f at the points, its two derivatives there, and its second ones (11, 12, 22).
-        weights, residual : ndarray of shape (n, n_points)
-            w and r.
+        moments : Moments
         out : ndarray of shape (n, n_latents, n_latents)
         """
-        slope = derivatives[:, 1:3]
-        weighted = weights[:, None] * slope
-        bends = -residual[:, None] * derivatives[:, 3:]
-        bends[:, :2] += weighted[:, :1] * slope
-        bends[:, 2] += weighted[:, 1] * slope[:, 1]
+        bends, pull = moments.bends, moments.pull
         motion, field, n = self._motion, self._of_field, len(x)
         if self._has_field:
             out[:, field, field] += self._along(bends, *self._field_products).take(
@@ -123,31 +179,31 @@ class Warp:
             squares = (bends.reshape((3 * n, -1)) @ self._squares).reshape((n, -1))
             own = by @ squares.take(self._places_motion, axis=1) @ by.transpose((0, 2, 1))
             # it is linear in all its parameters but the angle, with which it turns
-            along, across = ((residual[:, None] * slope) @ self._monomials.T).transpose((1, 0, 2))
+            along, across = (pull @ self._monomials.T).transpose((1, 0, 2))
             turns = (by @ np.concatenate([across, -along], axis=1)[:, :, None])[:, :, 0]
             turns[:, 2:4] = -turns[:, 4:]
             own[:, 0] -= turns
             own[:, 1:, 0] -= turns[:, 1:]
             out[:, motion, motion] += own
         if self._has_motion and self._has_field:
-            moments = bends[:, :, None] * self._monomials
-            crossed = by @ self._along(moments, *self._field).take(self._places_crossed, axis=1)
+            spread = bends[:, :, None] * self._monomials
+            crossed = by @ self._along(spread, *self._field).take(self._places_crossed, axis=1)
             out[:, motion, field] += crossed
             out[:, field, motion] += crossed.transpose((0, 2, 1))
         if self._scale_at >= 0:
-            bent = weights * derivatives[:, 0] - residual
-            row, sloped = np.zeros(x.shape), bent[:, None] * slope
+            sloped = moments.sloped
+            assert sloped is not None
+            row = np.zeros(x.shape)
             if self._has_motion:
-                moments = (sloped @ self._monomials.T).reshape((n, 6, 1))
-                row[:, motion] = (by @ moments)[:, :, 0]
+                row[:, motion] = (by @ (sloped @ self._monomials.T).reshape((n, 6, 1)))[:, :, 0]
             if self._has_field:
                 row[:, field] = self._along(sloped, *self._field)
-            row[:, self._scale_at] = 0.5 * (bent * derivatives[:, 0]).sum(axis=1)
+            row[:, self._scale_at] = moments.corner
             out[:, self._scale_at] += row
             out[:, :, self._scale_at] += row
 
     def jacobian(self, x: np.ndarray, derivatives: np.ndarray) -> np.ndarray:
-        """Return J, (n, n_latents, n_points); arguments are those of `add_curvature`."""
+        """Return J, (n, n_latents, n_points), of derivatives (n, 6, n_points) as of `Moments`."""
         n, n_points = len(x), derivatives.shape[-1]
         found, slope = np.zeros((*x.shape, n_points)), derivatives[:, 1:3, None]
         if self._has_motion:
@@ -178,31 +234,36 @@ def kernel_sums(
     ----------
     grid : EvenGrid
     warped : ndarray of shape (n, 2, n_points)
-    once, twice : ndarray of shape (n, n_points)
+    once, twice : ndarray of shape (n_channels, n, n_points)
         Weights of kernels, and of products.
 
     Returns
     -------
     tuple of ndarray
-        As `GaussianBasis.project` and `GaussianBasis.gram_sums` of all (n · n_points) points:
-        (n_first · n_second,) and (2 n_first − 1, 2 n_second − 1).
+        As `GaussianBasis.project` and `GaussianBasis.gram_sums` of all (n · n_points) points, for
+        each channel: (n_channels, n_first · n_second) and
+        (n_channels, 2 n_first − 1, 2 n_second − 1).
     """
-    values = np.zeros(grid.length)
-    moments = np.zeros(grid.halved().length)
-    once, twice = once.ravel(), twice.ravel()
+    values = np.zeros((len(once), *grid.length))
+    moments = np.zeros((len(twice), *grid.halved().length))
+    once, twice = (each.reshape((len(each), -1)) for each in (once, twice))
     points = warped.swapaxes(0, 1).reshape((2, -1))
-    for begin in range(0, once.size, _N_TOGETHER):
+    for begin in range(0, once.shape[1], _N_TOGETHER):
         some = slice(begin, begin + _N_TOGETHER)
         first, second = (_kernels(grid, axis, points[axis, some]) for axis in range(2))
-        weighted = first * once[some]
-        values += weighted @ second.T
-        np.multiply(first, twice[some], out=weighted)
-        moments += _halved(first, weighted) @ _halved(second, second).T
+        weighted = np.empty_like(first)
+        for own, into in zip(once, values, strict=True):
+            np.multiply(first, own[some], out=weighted)
+            into += weighted @ second.T
+        halved = _halved(second, second).T
+        for own, into in zip(twice, moments, strict=True):
+            np.multiply(first, own[some], out=weighted)
+            into += _halved(first, weighted) @ halved
     # the product of neighbors is a constant times the kernel halfway between them
     constants = np.exp(0.5 * np.square(np.array(grid.spacing) / grid.bandwidth))
-    moments[1::2] *= constants[0]
-    moments[:, 1::2] *= constants[1]
-    return values.ravel(), moments
+    moments[:, 1::2] *= constants[0]
+    moments[:, :, 1::2] *= constants[1]
+    return values.reshape((len(values), -1)), moments
 
 
 def _kernels(grid: EvenGrid, axis: int, column: np.ndarray) -> np.ndarray:

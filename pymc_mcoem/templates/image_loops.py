@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_mcoem.templates.image_curvature import Warp, kernel_sums
+from pymc_mcoem.templates.image_curvature import Moments, Warp, kernel_sums
 from pymc_mcoem.templates.template_loops import (
     TemplateFunctions,
     is_written_out,
@@ -83,7 +83,8 @@ class ImageFunctions(TemplateFunctions):
         reals: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        self._warp.add_curvature(positions, derivatives, weights, residual, out)
+        moments = Moments.of(derivatives, weights, residual, self._scale_at >= 0)
+        self._warp.add_curvature(positions, moments, out)
 
     def _jacobian(
         self, positions: np.ndarray, derivatives: np.ndarray, reals: np.ndarray

@@ -55,8 +55,9 @@ _N_SIZES = len(SIZES)
 #  2 to 5 kernels of the field along each axis, each followed by the same transposed
 #  6 mean of the warp's prior
 #  7 its precision, (n_parameters, n_parameters), one for all classes or one each
-#  8 to 11 deviations, log-priors, noise variances and templates, a class after the other
-#  12, 13 values and mask
+#  8 to 11 deviations, log-priors, noise variances and templates, a class after the other, and
+#     within it a channel after the other
+#  12, 13 values and mask, a channel after the other
 #  14 precision of correlated noise of variance one, (n_points, n_points), or nothing
 #  15 scratch
 
@@ -243,8 +244,9 @@ def evaluate(
     skipped = k * d * d if places[8] - places[7] > d * d else 0
     precision = reals[places[7] + skipped :]
     values, mask = reals[places[12] : places[13]], reals[places[13] : places[14]]
+    n_channels = (places[11] - places[10]) // (places[10] - places[9])
     n_basis = (places[12] - places[11]) // (places[11] - places[10])
-    template = reals[places[11] + k * n_basis : places[11] + (k + 1) * n_basis]
+    template = reals[places[11] + k * n_channels * n_basis :]
     n_first = sizes[_N_FIRST]
     n_second = n_basis // n_first
     scale_at, motion_at, field_at = sizes[_SCALE_AT], sizes[_MOTION_AT], sizes[_FIELD_AT]
@@ -266,25 +268,33 @@ def evaluate(
     right, summed = scratch[: n_second * n], scratch[n_second * n :]
     kernels(warped[:n], grid[0], grid[2], grid[4], left)
     kernels(warped[n:], grid[1], grid[3], grid[4], right)
-    derivatives = out[n_latents:] if degree == 2 else np.empty((2 * degree + 1) * n)
-    template_values(left, right, warped, template, grid, n_first, degree, summed, derivatives)
-    if scale_at >= 0:
-        for s in range(derivatives.size):
-            derivatives[s] *= scale
-    variance = reals[0] * reals[places[10] + k]
-    inverse = 1.0 / variance
-    away = np.empty(n)
-    found += likelihood(values, mask, noise_precision, derivatives, variance, away)
+    length = (degree + 1) * (degree + 2) // 2 * n
+    derivatives = out[n_latents:] if degree == 2 else np.empty(n_channels * length)
+    away, weights = np.empty(n), np.zeros(2 * n)
+    by_scale = grid[5] - grid[6] * scale
+    for c in range(n_channels):
+        own = derivatives[c * length : (c + 1) * length]
+        coefficients = template[c * n_basis : (c + 1) * n_basis]
+        template_values(left, right, warped, coefficients, grid, n_first, degree, summed, own)
+        if scale_at >= 0:
+            for s in range(length):
+                own[s] *= scale
+        variance = reals[0] * reals[places[10] + k * n_channels + c]
+        inverse = 1.0 / variance
+        seen = mask[c * n : (c + 1) * n]
+        found += likelihood(values[c * n : (c + 1) * n], seen, noise_precision, own, variance, away)
+        if degree == 0:
+            continue
+        for s in range(n):
+            residual = inverse * away[s]
+            weights[s] += residual * own[n + s]
+            weights[n + s] += residual * own[2 * n + s]
+        if scale_at >= 0:
+            for s in range(n):
+                by_scale += inverse * away[s] * own[s]
     if degree == 0:
         return found
 
-    weights = np.empty(2 * n)
-    for s in range(n):
-        residual = inverse * away[s]
-        weights[s], weights[n + s] = (
-            residual * derivatives[n + s],
-            residual * derivatives[2 * n + s],
-        )
     for a in range(d):
         out[a] = -steep[a] / deviations[a]
     if motion_at >= 0:
@@ -309,7 +319,5 @@ def evaluate(
     if field_at >= 0:
         along_field(weights, sizes, field_first, field_second_transposed, out[field_at:])
     if scale_at >= 0:
-        out[scale_at] = grid[5] - grid[6] * scale
-        for s in range(n):
-            out[scale_at] += inverse * away[s] * derivatives[s]
+        out[scale_at] = by_scale
     return found

@@ -9,13 +9,14 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.labeling import require_parameters
+from pymc_mcoem.templates.settings import read_channels
 from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
 from pymc_mcoem.validation import is_number
 
 if TYPE_CHECKING:
     from pymc_mcoem.templates.family import TemplateFamily
 
-__all__ = ["ImageGrid", "template_images"]
+__all__ = ["ImageGrid", "split_shape", "template_images"]
 
 #: Most kernels on a side that is not told how many it has. With so many, an observation's time
 #: grows no faster than its pixels, and templates of larger images lose nothing that was measured.
@@ -136,7 +137,7 @@ def template_images(
 
     Returns
     -------
-    DataArray of shape ``(class, *grid)``
+    DataArray of shape ``(class, *grid)``, or ``(class, *grid, channel)``
         At the mean scale, if the mixture has one.
 
     Raises
@@ -156,26 +157,54 @@ def template_images(
     require_parameters(parameters)
     settings = mixture.settings
     templates = np.asarray(parameters["templates"], dtype=np.float64)
-    if templates.ndim != 2 or templates.shape[1] != settings.basis.n_basis:
+    needed = (*settings.channel_shape, settings.basis.n_basis)
+    if templates.shape[1:] != needed:
         raise ValueError(
             f"parameters: templates has shape {templates.shape}; the mixture needs "
-            f"(n_classes, {settings.basis.n_basis})."
+            f"(n_classes, {', '.join(map(str, needed))})."
         )
-    images = (templates @ mixture.mean_design().T).reshape(-1, *settings.grid_shape)
+    images = templates @ mixture.mean_design().T
+    if settings.channel_shape:
+        images = images.swapaxes(1, 2)
+    images = images.reshape(-1, *settings.value_shape)
     return xr.DataArray(
         images,
-        dims=("class", *settings.dim_names),
+        dims=("class", *settings.value_dims),
         coords={"class": np.arange(len(images)), **settings.labeled_coords},
         name="templates",
         attrs=settings.value_attributes,
     )
 
 
+def split_shape(shape: Any, channels: Any) -> tuple[Any, Any]:
+    """Return the sides of images and their channels, of a shape that may have both.
+
+    Examples
+    --------
+    >>> split_shape((16, 16, 3), None), split_shape((16, 16), ["red", "infrared"])
+    (((16, 16), 3), ((16, 16), ['red', 'infrared']))
+    """
+    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
+        return shape, channels
+    if channels is None:
+        return tuple(shape[:2]), shape[2]
+    _, labels = read_channels(channels)
+    if labels is None or len(labels) != shape[2]:
+        raise ValueError(
+            f"channels is {channels!r}, and shape is {tuple(shape)}; give as many channels as the "
+            "shape has, or rows and columns alone."
+        )
+    return tuple(shape[:2]), channels
+
+
 def _image_shape(shape: Any) -> tuple[int, int]:
     sides = tuple(shape) if isinstance(shape, (tuple, list, np.ndarray)) else ()
     if len(sides) != 2 or any(int(side) != side or side < 2 for side in sides):
         found = f"an array of shape {shape.shape}" if np.ndim(shape) > 1 else repr(shape)
-        raise ValueError(f"shape is {found}; give (rows, columns), at least two each.")
+        raise ValueError(
+            f"shape is {found}; give (rows, columns), at least two each, and of color images "
+            "(rows, columns, channels)."
+        )
     return int(sides[0]), int(sides[1])
 
 

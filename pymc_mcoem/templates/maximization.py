@@ -37,7 +37,8 @@ def maximize_templates(
         Running means of δ_{I,j} S: ``"class_weight"`` s1 (C,), ``"template_projection"`` s2
         (C, L), ``"template_gram"`` s3 (C, L, L), unpacked (`GaussianBasis.unpack_gram`),
         ``"deformation_outer"`` s4 (C, d, d), ``"squared_norm"`` s5 (C,), ``"observed_points"``
-        s0 (C,); others are not used.
+        s0 (C,); others are not used. Of several channels s2, s3, s5 and s0 have an axis of channels
+        after that of classes.
     effective_size : float
         Number n* of observations that the means are worth; infinite to leave the priors out.
     priors : TemplatePriors
@@ -48,7 +49,7 @@ def maximize_templates(
     covariance : {"scaled", "diagonal", "full"}
         Γ_j = γ_j² M, Γ_j = diag(γ_jk²), or any Γ_j.
     noise : {"shared", "class"}
-        One σ², or one σ_j² for each class.
+        One σ², or one σ_j² for each class; of several channels each has its own.
     coefficients : {"real", "nonnegative"}
         Whether α ≥ 0.
     ready : ndarray of bool of shape (C,), optional
@@ -63,7 +64,9 @@ def maximize_templates(
     -------
     dict of str to ndarray
         ``weights`` (C,), ``templates`` (C, L), ``noise_variance`` () or (C,), and
-        ``deformation_variance`` (C,) or (C, d) or ``deformation_covariance`` (C, d, d).
+        ``deformation_variance`` (C,) or (C, d) or ``deformation_covariance`` (C, d, d). With
+        channels ``templates`` (C, n_channels, L) and ``noise_variance`` (n_channels,) or
+        (C, n_channels).
 
     Notes
     -----
@@ -82,6 +85,10 @@ def maximize_templates(
     ``scipy.optimize.nnls`` solves.
     The prior is then a normal truncated at zero. At μ = 0 its normalizing constant does not
     depend on σ², and the second formula is exact; at another μ it omits that constant.
+
+    Channels share weights and deformations. Given these they are independent: the first two
+    formulas hold for each, with one matrix and several right-hand sides where no channel lacks a
+    value that another one has.
     """
     if not effective_size > 0:
         raise ValueError(f"effective_size is {effective_size!r}; give a positive number.")
@@ -102,12 +109,13 @@ def maximize_templates(
         "weights": weights / weights.sum(),
         "templates": templates,
         "noise_variance": _noise(
-            statistics, residuals, share, priors, templates.shape[1], noise, waiting
+            statistics, residuals, share, priors, templates.shape[-1], noise, waiting
         ),
         **_deformations(statistics, share, priors, base_covariance, covariance, waiting),
     }
+    shared = {"weights"} if noise == "class" else {"weights", "noise_variance"}
     for name, value in found.items():
-        if waiting.any() and name != "weights" and value.shape[:1] == mass.shape:
+        if waiting.any() and name not in shared:
             value[waiting] = present[name][waiting]
     return found
 
@@ -120,29 +128,40 @@ def _templates(
     present: np.ndarray | None,
     coefficients: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the templates (C, L) and the penalized residual sums of squares (C,)."""
-    projections = np.asarray(statistics["template_projection"], dtype=np.float64)
-    grams = np.asarray(statistics["template_gram"], dtype=np.float64)
-    squares = np.asarray(statistics["squared_norm"], dtype=np.float64)
-    mean = priors.mean(*projections.shape)
+    """Return the templates (C, L) and the penalized residual sums of squares (C,).
+
+    Channels are an axis after that of classes, of both.
+    """
+    given = np.asarray(statistics["template_projection"], dtype=np.float64)
+    shape, n_basis = given.shape[:-1], given.shape[-1]
+    projections = given.reshape(-1, n_basis)
+    grams = np.asarray(statistics["template_gram"], dtype=np.float64).reshape(-1, n_basis, n_basis)
+    squares = np.asarray(statistics["squared_norm"], dtype=np.float64).ravel()
+    mean = priors.mean(*given.shape).reshape(projections.shape)
+    kept = None if present is None else np.reshape(present, projections.shape)
+    n_channels = len(projections) // shape[0]
     templates = np.empty_like(projections)
     residuals = np.empty(len(projections))
+    factor = None
     for index, (projection, class_gram) in enumerate(zip(projections, grams, strict=True)):
         right = projection + precision @ mean[index]
+        j, channel = divmod(index, n_channels)
         try:
-            if waiting[index] and present is not None:
-                template = present[index]
+            if waiting[j] and kept is not None:
+                template = kept[index]
             elif coefficients == "nonnegative":
                 template = _nonnegative(class_gram + precision, right)
             else:
-                # LAPACK itself: its wrappers cost as much as it does, once a class and image
-                factor, failed = dpotrf(class_gram + precision, lower=True, clean=False)
-                if failed:
-                    raise LinAlgError
+                # the channels of a class have the same matrix, unless one of them lacks values
+                if channel == 0 or not np.array_equal(class_gram, grams[index - 1]):
+                    # LAPACK itself: its wrappers cost as much as it does, once a class and image
+                    factor, failed = dpotrf(class_gram + precision, lower=True, clean=False)
+                    if failed:
+                        raise LinAlgError
                 template, _ = dpotrs(factor, right, lower=True)
         except LinAlgError:
             raise ValueError(
-                f"statistics: class {index} has mass {statistics['class_weight'][index]:.3g} and "
+                f"statistics: class {j} has mass {statistics['class_weight'][j]:.3g} and "
                 "its template is not determined; wait with the M-step, take fewer classes, or "
                 "raise template_strength of the priors."
             ) from None
@@ -151,7 +170,7 @@ def _templates(
         fit = squares[index] - 2.0 * template @ projection + template @ class_gram @ template
         residuals[index] = max(fit, 0.0) + away @ precision @ away
         templates[index] = template
-    return templates, residuals
+    return templates.reshape(given.shape), residuals.reshape(shape)
 
 
 def _nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -175,13 +194,16 @@ def _noise(
     waiting: np.ndarray,
 ) -> np.ndarray:
     observed = np.asarray(statistics["observed_points"], dtype=np.float64)
-    coefficients = np.full(len(observed), share * n_basis * (priors.template_strength > 0))
+    n_axes = observed.ndim - 1  # of channels, none or one
+    coefficients = np.full(observed.shape, share * n_basis * (priors.template_strength > 0))
     if noise == "shared":
-        residuals, observed, coefficients = residuals.sum(), observed.sum(), coefficients.sum()
-    above = residuals + share * 2.0 * priors.noise_rate
+        residuals, observed, coefficients = (
+            each.sum(axis=0) for each in (residuals, observed, coefficients)
+        )
+    above = residuals + share * 2.0 * priors.rate_of_noise(observed.shape[observed.ndim - n_axes :])
     below = observed + coefficients + share * 2.0 * (priors.noise_shape + 1.0)
     if noise == "class":
-        below = np.where(waiting, 1.0, below)
+        below = np.where(waiting.reshape((-1, *[1] * n_axes)), 1.0, below)
     return np.asarray(_ratio(above, below, "noise variance", "noise_rate"))
 
 

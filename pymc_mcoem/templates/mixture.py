@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, CurveSource, curve_priors
-from pymc_mcoem.templates.images import ImageGrid
+from pymc_mcoem.templates.images import ImageGrid, split_shape
 from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.register import RegisteringFamily
@@ -73,13 +73,22 @@ class TemplateMixture(RegisteringFamily):
     units : mapping of str to str, optional
         Units by name, of the axes and, under one name more, of the values, as ``{"time": "ms",
         "potential": "mV"}``. Results and plots have them.
+    channels : int, sequence, mapping, or None, default None
+        Several values at each point, moved by one warp, as the colors of a pixel or the leads of
+        an ECG: their number, or their labels, or either under the name of their axis, as
+        ``{"lead": ["II", "V1"]}``; the name is ``channel`` otherwise. It is the last axis of an
+        observation, (*grid_shape, n_channels). Each class has a template for each channel, λ is
+        one for all channels, and each channel has a noise variance of its own, as channels may
+        differ in what they measure. Values may be missing in some channels only. None: one value
+        at each point, without that axis.
 
     Attributes
     ----------
     model : pymc.Model
         Model of one observation: the free variables ``class_index``, ``deformation`` and, with a
         scale, ``scale``; the observed variable ``observation``; ``pm.Data`` for θ (``weights``
-        (class), ``templates`` (class, basis), ``noise_variance``, ``deformation_variance``
+        (class), ``templates`` (class, basis), with channels (class, channel, basis),
+        ``noise_variance``, with channels (channel) or (class, channel), ``deformation_variance``
         (class) or (class, learned_coordinate) or ``deformation_covariance`` (class,
         learned_coordinate, learned_coordinate_column)) and for the observation
         (``observed_values`` with zeros where points are missing, ``observed_mask``, and
@@ -102,7 +111,9 @@ class TemplateMixture(RegisteringFamily):
     YᵀΣ⁻¹Y, ``observed_points``, and with a scale ``scale`` and ``log_scale``; Σ is the
     correlation of the observed points. On an evenly spaced grid in the plane, under uncorrelated
     noise, ``template_gram`` is stored as the sums of `GaussianBasis.gram_sums`, 961 numbers
-    instead of 65,536; `GaussianBasis.unpack_gram` turns them into matrices.
+    instead of 65,536; `GaussianBasis.unpack_gram` turns them into matrices. With channels the first
+    two, ``squared_norm`` and ``observed_points`` have an axis of channels, and the density is the
+    product over channels: Y_c = λ f_jc(D(u_s, β)) + ε_c with Var ε_c = σ_c².
 
     Examples
     --------
@@ -111,14 +122,21 @@ class TemplateMixture(RegisteringFamily):
     ['class_index', 'deformation']
     >>> dict(mixture.parameters.sizes)
     {'class': 2, 'basis': 25}
+
+    Colors, whose templates are moved together:
+
+    >>> mixture = TemplateMixture.for_images((5, 5, 3), n_classes=2, n_landmarks=2)
+    >>> mixture.parameters.templates.dims, mixture.parameters.noise_variance.dims
+    (('class', 'channel', 'basis'), ('channel',))
     """
 
     @classmethod
     def for_images(
         cls,
-        shape: tuple[int, int],
+        shape: tuple[int, int] | tuple[int, int, int],
         n_classes: int,
         *,
+        channels: int | Sequence[Any] | Mapping[str, Any] | None = None,
         rigid_variance: float = 0.1,
         rigid: Mapping[str, float] | None = None,
         n_landmarks: int | tuple[int, int] | None = None,
@@ -126,7 +144,7 @@ class TemplateMixture(RegisteringFamily):
         n_kernels: int | tuple[int, int] | str | None = None,
         **options: Any,
     ) -> Self:
-        """Return a mixture for gray images, with the paper's settings for digits.
+        """Return a mixture for gray or color images, with the paper's settings for digits.
 
         At 16 × 16 these are the paper's: pixels equally spaced from −1 to 1 on each axis, ends
         included; a kernel on each pixel, ν = 0.2; a rigid motion plus 6 × 6 landmarks on
@@ -137,10 +155,14 @@ class TemplateMixture(RegisteringFamily):
 
         Parameters
         ----------
-        shape : tuple of (int, int)
-            Rows and columns, at least two each.
+        shape : tuple of (int, int) or (int, int, int)
+            Rows and columns, at least two each, and of color images channels, as NumPy arrays of
+            images have them.
         n_classes : int
             Number of templates.
+        channels : int, sequence or mapping, optional
+            Channels by another way, with labels; see `TemplateMixture`. Observations then have the
+            shape (rows, columns, n_channels). Three are drawn as red, green and blue.
         rigid_variance : float, default 0.1
             Prior variance of angle, zoom, center and translation, as in the paper: in squared
             radians and squared halves of the longer side.
@@ -183,7 +205,8 @@ class TemplateMixture(RegisteringFamily):
         >>> TemplateMixture.for_images((8, 8), n_classes=3).settings.deformation.n_parameters
         38
         """
-        grid = ImageGrid(shape, n_landmarks, n_kernels)
+        sides, channels = split_shape(shape, channels)
+        grid = ImageGrid(sides, n_landmarks, n_kernels)
         field = DisplacementField.on_grid(grid.landmarks, grid.width, landmark_correlation)
         return cls(
             grid.points,
@@ -192,6 +215,7 @@ class TemplateMixture(RegisteringFamily):
             n_classes,
             grid_shape=grid.shape,
             dim_names=("row", "column"),
+            channels=channels,
             **options,
         )
 
@@ -201,6 +225,7 @@ class TemplateMixture(RegisteringFamily):
         points: Any,
         n_classes: int,
         *,
+        channels: int | str | Sequence[Any] | Mapping[str, Any] | None = None,
         interval: tuple[float, float] | None = None,
         n_landmarks: int = 35,
         n_warp_kernels: int = 20,
@@ -229,9 +254,13 @@ class TemplateMixture(RegisteringFamily):
         points : array_like of shape (n_points,), or DataArray of shape (n_curves, n_points)
             Increasing design points, at least four, or curves that are measured there, as
             `pymc_mcoem.datasets.read_curves` returns them. The axis is named as they are,
-            otherwise ``time``.
+            otherwise ``time``. Curves of several channels are (n_curves, n_points, n_channels).
         n_classes : int
             Number of templates.
+        channels : int, sequence, mapping, or str, optional
+            Several curves under one clock, as the leads of an ECG or the angles of a gait; see
+            `TemplateMixture`. An observation is (n_points, n_channels). Of curves with three dims
+            it is the name of the dim of channels, by default the last one.
         interval : tuple of (float, float), optional
             Ends of the templates' axis. Default: the first and the last point. Points may lie
             outside by up to an eighth of its length.
@@ -271,7 +300,7 @@ class TemplateMixture(RegisteringFamily):
         -----
         Section ``subsec:5:1`` of the paper, labels ``modelFunc`` and ``locDef_H``. Curves have
         shape (n_points,), NaN where a value is missing. With ``own_points=n`` a curve may also
-        bring up to n points of its own, without compiling again.
+        bring up to n points of its own, without compiling again; not with channels.
 
         Examples
         --------
@@ -291,6 +320,13 @@ class TemplateMixture(RegisteringFamily):
         >>> mixture = TemplateMixture.for_curves(beats, n_classes=1)
         >>> mixture.settings.dim_names, mixture.settings.coefficients
         (('ms',), 'real')
+
+        Two leads under one clock:
+
+        >>> leads = xr.concat([beats, -2 * beats], "lead").assign_coords(lead=["II", "V1"])
+        >>> mixture = TemplateMixture.for_curves(leads, n_classes=3, channels="lead")
+        >>> mixture.parameters.templates.sizes["lead"], mixture.settings.observation_dims
+        (2, ('ms', 'lead'))
         """
         taken = sorted({"dim_names", "dim_coords", "grid_shape"} & set(options))
         if taken:
@@ -298,7 +334,7 @@ class TemplateMixture(RegisteringFamily):
                 f"{taken[0]}: the axis of curves is named as the points are; give them a name, as "
                 "xarray.DataArray(points, name='age')."
             )
-        source = CurveSource.of(points)
+        source = CurveSource.of(points, channels)
         grid = CurveGrid(source.points, interval, n_landmarks, bandwidth)
         basis = GaussianBasis.regular([grid.landmarks], grid.bandwidth)
         coefficients = source.coefficients if coefficients is None else coefficients
@@ -319,6 +355,7 @@ class TemplateMixture(RegisteringFamily):
             priors=priors,
             dim_names=(source.name,),
             dim_coords=(grid.points[:, 0],),
+            channels=source.channels,
             **{"own_points": source.own_points, "units": source.units, **options},
         )
 
@@ -379,5 +416,5 @@ class TemplateMixture(RegisteringFamily):
         settings = self.settings
         return (
             f"TemplateMixture({settings.n_classes} classes, observations of shape "
-            f"{settings.grid_shape}, {settings.basis!r}, {settings.deformation!r})"
+            f"{settings.value_shape}, {settings.basis!r}, {settings.deformation!r})"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,12 @@ from pymc_mcoem.compiling.linear_algebra import (
     symmetric_inverse,
 )
 from pymc_mcoem.density.geometry import LatentGeometry
-from pymc_mcoem.templates.curvature import CurvatureInputs, curvature, gauss_newton
+from pymc_mcoem.templates.curvature import (
+    ChannelInputs,
+    CurvatureInputs,
+    curvature,
+    gauss_newton,
+)
 from pymc_mcoem.templates.observations import pad_points
 
 if TYPE_CHECKING:
@@ -81,25 +86,41 @@ def build_template_model(
         if settings.noise == "class":
             noise_variance = noise_variance[class_index]
         warped = deformation.coordinates(points, beta)
-        values_there = basis.evaluate(warped, template)
-        mean = values_there if scale is None else scale * values_there
+        templates = _of_channels(settings, template)
+        values_there = [basis.evaluate(warped, each) for each in templates]
+        mean = pt.stack(values_there, axis=-1) if settings.channel_shape else values_there[0]
+        mean = mean if scale is None else scale * mean
         _observe(settings, mean, mask, noise_variance, values)
 
-    whitener = _Whitener(settings, mask.ravel())
+    whiteners = [_Whitener(settings, each) for each in _flat_channels(settings, mask)]
+    seen = _flat_channels(settings, values)
+    channels = [
+        ChannelInputs(
+            values=own,
+            mask=whitener.mask,
+            whiten=whitener.columns,
+            weigh=whitener.weighted,
+            template=each,
+            template_values=there,
+            noise_variance=variance,
+        )
+        for own, whitener, each, there, variance in zip(
+            seen,
+            whiteners,
+            templates,
+            values_there,
+            _of_channels(settings, noise_variance),
+            strict=True,
+        )
+    ]
     inputs = CurvatureInputs(
         settings=settings,
-        values=values.ravel(),
-        mask=mask.ravel(),
-        whiten=whitener.columns,
-        weigh=whitener.weighted,
+        channels=channels,
         precision=prior.precision(),
         beta=beta,
         scale=scale,
         points=points,
         warped=warped,
-        template=template,
-        template_values=values_there,
-        noise_variance=noise_variance,
     )
     geometry = LatentGeometry(
         gauss_newton=gauss_newton(inputs),
@@ -109,8 +130,22 @@ def build_template_model(
         starts=_starts(settings),
         noise_variance="noise_variance",
     )
-    statistics = _statistics(settings, whitener, values.ravel(), beta, scale, warped)
+    statistics = _statistics(settings, whiteners, seen, beta, scale, warped)
     return TemplateModel(model, class_index, statistics, geometry)
+
+
+def _of_channels(settings: TemplateSettings, variable: TensorVariable) -> list[TensorVariable]:
+    """Return a variable's part of each channel, along its first axis, or all if it has none."""
+    if not settings.channel_shape:
+        return [variable]
+    return [variable[c] for c in range(settings.n_channels)]
+
+
+def _flat_channels(settings: TemplateSettings, data: TensorVariable) -> list[TensorVariable]:
+    """Return the data of each channel of an observation, (n_points,)."""
+    if not settings.channel_shape:
+        return [data.ravel()]
+    return [data[..., c].ravel() for c in range(settings.n_channels)]
 
 
 def _starts(settings: TemplateSettings) -> np.ndarray:
@@ -166,6 +201,8 @@ def _coords(settings: TemplateSettings) -> dict[str, Any]:
         coords["learned_coordinate"] = learned
     if settings.covariance == "full":
         coords["learned_coordinate_column"] = learned
+    if settings.channel_name is not None:
+        coords[settings.channel_name] = settings.channel_labels
     coords.update(zip(settings.observation_dims, settings.observation_coords, strict=True))
     return coords
 
@@ -173,10 +210,11 @@ def _coords(settings: TemplateSettings) -> dict[str, Any]:
 def _parameter_data(
     settings: TemplateSettings, parameters: Mapping[str, np.ndarray]
 ) -> dict[str, TensorVariable]:
+    channel = settings.channel_dims
     dims: dict[str, tuple[str, ...]] = {
         "weights": ("class",),
-        "templates": ("class", "basis"),
-        "noise_variance": ("class",) if settings.noise == "class" else (),
+        "templates": ("class", *channel, "basis"),
+        "noise_variance": ("class", *channel) if settings.noise == "class" else channel,
     }
     if settings.covariance == "full":
         dims["deformation_covariance"] = (
@@ -380,13 +418,43 @@ def _pointwise_dist(
 
 def _statistics(
     settings: TemplateSettings,
-    whitener: _Whitener,
-    values: TensorVariable,
+    whiteners: Sequence[_Whitener],
+    values: Sequence[TensorVariable],
     beta: TensorVariable,
     scale: TensorVariable | None,
     warped: list[TensorVariable],
 ) -> dict[str, TensorVariable]:
     """Return S(x, y) of one draw given its class (label ``exp_model``)."""
+    found = [
+        _template_statistics(settings, whitener, own, scale, warped)
+        for whitener, own in zip(whiteners, values, strict=True)
+    ]
+    of_channels = {
+        name: pt.stack([each[name] for each in found]) if settings.channel_shape else found[0][name]
+        for name in found[0]
+    }
+    away = (beta - settings.deformation.mean)[settings.learned]
+    statistics = {
+        "template_projection": of_channels["template_projection"],
+        "template_gram": of_channels["template_gram"],
+        "deformation_outer": away[:, None] * away[None, :],
+        "squared_norm": of_channels["squared_norm"],
+        "observed_points": of_channels["observed_points"],
+    }
+    if scale is not None:
+        statistics["scale"] = scale
+        statistics["log_scale"] = pt.log(scale)
+    return statistics
+
+
+def _template_statistics(
+    settings: TemplateSettings,
+    whitener: _Whitener,
+    values: TensorVariable,
+    scale: TensorVariable | None,
+    warped: list[TensorVariable],
+) -> dict[str, TensorVariable]:
+    """Return the statistics of one channel's template and noise."""
     basis, response = settings.basis, whitener.vector(values)
     if whitener.factor is None:
         # separable if the basis is: the design matrix is then not needed
@@ -399,18 +467,12 @@ def _statistics(
         columns = whitener.columns(design if scale is None else scale * design)
         projection = matrix_vector(columns, response)
         gram = matrix_product(columns, columns.T)
-    away = (beta - settings.deformation.mean)[settings.learned]
-    statistics = {
+    return {
         "template_projection": projection,
         "template_gram": gram,
-        "deformation_outer": away[:, None] * away[None, :],
         "squared_norm": pt.sqr(response).sum(),
         "observed_points": whitener.mask.sum(),
     }
-    if scale is not None:
-        statistics["scale"] = scale
-        statistics["log_scale"] = pt.log(scale)
-    return statistics
 
 
 def _with_scale(

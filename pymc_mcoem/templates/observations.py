@@ -68,7 +68,14 @@ def _reshaped(found: tuple[int, ...], shape: tuple[int, ...]) -> str:
     if found and found[-1] == np.prod(shape, dtype=int):
         return f"give flat ones as observations.reshape(-1, {', '.join(map(str, shape))})"
     if found[:-1] == shape:
-        return "give one of its channels, observations[..., 0], or observations.mean(axis=-1)"
+        return (
+            f"make the mixture with channels={found[-1]}, or give one of its channels, "
+            "observations[..., 0], or observations.mean(axis=-1)"
+        )
+    if found and found == shape[-1:] + shape[:-1]:
+        return "move its channels to the last axis, np.moveaxis(observation, 0, -1)"
+    if found == shape[:-1] and len(shape) > 1:
+        return f"give all its {shape[-1]} channels along the last axis"
     if found == shape[::-1]:
         return "transpose it, or make the mixture with the other order of axes"
     remedy = "resize it"

@@ -24,7 +24,8 @@ class TemplatePriors:
     Attributes
     ----------
     template_mean : float or ndarray, default 0.0
-        μ: one number for all coefficients, or an array (n_basis,) or (n_classes, n_basis).
+        μ: one number for all coefficients, or an array (n_basis,) or (n_classes, n_basis); with
+        channels one that broadcasts to (n_classes, n_channels, n_basis), as (n_channels, 1).
     template_strength : float, default 0.1
         α_j | σ² ~ Normal(μ, σ² A⁻¹) with A the strength times `template_precision`. With
         ``"gram"`` the template's values have a prior standard deviation σ / √strength at the
@@ -33,7 +34,8 @@ class TemplatePriors:
         Matrix that the strength multiplies: the kernels' gram matrix K (plus 10⁻⁶ on its
         diagonal, which keeps wide kernels well conditioned), the identity, or a given matrix.
     noise_shape, noise_rate : float, default 1.0 and 0.01
-        σ² ~ InverseGamma(shape, rate), whose mode is rate / (shape + 1).
+        σ² ~ InverseGamma(shape, rate), whose mode is rate / (shape + 1). With channels the rate may
+        be an array (n_channels,).
     weight_concentration : float or ndarray of shape (n_classes,), default 2.0
         ω ~ Dirichlet; 2 is one pseudo-observation for each class.
     deformation_shape, deformation_rate : float, default 1.0 and 0.02
@@ -71,7 +73,7 @@ class TemplatePriors:
     template_strength: float = 0.1
     template_precision: Literal["gram", "identity"] | np.ndarray = "gram"
     noise_shape: float = 1.0
-    noise_rate: float = 0.01
+    noise_rate: float | np.ndarray = 0.01
     weight_concentration: float | np.ndarray = 2.0
     deformation_shape: float = 1.0
     deformation_rate: float = 0.02
@@ -86,7 +88,9 @@ class TemplatePriors:
                 raise ValueError(f"{name} is {value!r}; give a number greater than -1.")
         for name in ("template_strength", "noise_rate", "deformation_rate"):
             value = getattr(self, name)
-            if not (is_number(value) and value >= 0):
+            many = name == "noise_rate" and isinstance(value, np.ndarray) and value.ndim == 1
+            numbers = value.tolist() if many else [value]
+            if not all(is_number(number) and number >= 0 for number in numbers):
                 raise ValueError(f"{name} is {value!r}; give a number that is not negative.")
         concentration = as_numbers("weight_concentration", self.weight_concentration)
         if not (np.isfinite(concentration).all() and (concentration >= 1).all()):
@@ -109,8 +113,8 @@ class TemplatePriors:
         return self.deformation_rate / (self.deformation_shape + 1.0)
 
     @property
-    def noise_variance(self) -> float:
-        """Mode of the prior of σ²."""
+    def noise_variance(self) -> float | np.ndarray:
+        """Mode of the prior of σ², one number or one for each channel."""
         return self.noise_rate / (self.noise_shape + 1.0)
 
     def with_deformation_variance(self, value: float, weight: float) -> TemplatePriors:
@@ -143,13 +147,13 @@ class TemplatePriors:
             self, deformation_shape=weight / 2.0 - 1.0, deformation_rate=value * weight / 2.0
         )
 
-    def in_unit(self, unit: float) -> TemplatePriors:
+    def in_unit(self, unit: float | np.ndarray) -> TemplatePriors:
         """Return the same priors for observations that are `unit` times as large.
 
         Parameters
         ----------
-        unit : float
-            Size of the observations, such as their standard deviation.
+        unit : float or ndarray of shape (n_channels,)
+            Size of the observations, such as their standard deviation, or of each channel.
 
         Returns
         -------
@@ -168,12 +172,14 @@ class TemplatePriors:
         >>> TemplatePriors().in_unit(255.0).noise_rate
         650.25
         """
-        if not (is_number(unit) and unit > 0):
+        numbers = unit.tolist() if isinstance(unit, np.ndarray) and unit.ndim == 1 else [unit]
+        if not all(is_number(number) and number > 0 for number in numbers):
             raise ValueError(f"unit is {unit!r}; give a positive number.")
         mean = self.template_mean
+        of_mean = unit[:, None] if isinstance(unit, np.ndarray) and unit.ndim == 1 else unit
         return replace(
             self,
-            template_mean=unit * (mean if isinstance(mean, (int, float)) else np.asarray(mean)),
+            template_mean=of_mean * (mean if isinstance(mean, (int, float)) else np.asarray(mean)),
             noise_rate=unit**2 * self.noise_rate,
         )
 
@@ -205,9 +211,13 @@ class TemplatePriors:
         result: np.ndarray = self.template_strength * base
         return result
 
-    def mean(self, n_classes: int, n_basis: int) -> np.ndarray:
-        """Return μ as an array (n_classes, n_basis)."""
-        return _spread(self.template_mean, (n_classes, n_basis), "template_mean")
+    def mean(self, n_classes: int, *shape: int) -> np.ndarray:
+        """Return μ as an array (n_classes, n_basis), or (n_classes, n_channels, n_basis)."""
+        return _spread(self.template_mean, (n_classes, *shape), "template_mean")
+
+    def rate_of_noise(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the rate of the prior of σ² as an array of the shape of channels."""
+        return _spread(self.noise_rate, shape, "noise_rate")
 
     def concentration(self, n_classes: int) -> np.ndarray:
         """Return the Dirichlet's parameters, shape (n_classes,)."""

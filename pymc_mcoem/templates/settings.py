@@ -10,9 +10,9 @@ import numpy as np
 
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.warps.deformations import Deformation
-from pymc_mcoem.validation import as_numbers, require_whole
+from pymc_mcoem.validation import as_numbers, is_whole, require_whole
 
-__all__ = ["TemplateSettings", "check_settings"]
+__all__ = ["TemplateSettings", "check_settings", "read_channels"]
 
 Covariance = Literal["scaled", "diagonal", "full"]
 Noise = Literal["shared", "class"]
@@ -22,6 +22,8 @@ Coefficients = Literal["real", "nonnegative"]
 OWN_POINT = "own_point"
 #: Dimension of curves that bring their points: these above the values.
 PART = "part"
+#: Name of the last axis of observations with several channels, unless another one is given.
+CHANNEL = "channel"
 #: Names of dimensions and variables of the model, which no axis of an observation may have.
 RESERVED = {
     *("class", "basis", "deformation_coordinate", "learned_coordinate"),
@@ -40,9 +42,9 @@ class TemplateSettings:
     ----------
     points : ndarray of shape (n_points, n_dims)
     grid_shape : tuple of int
-        Shape of one observation, with ``prod(grid_shape) == n_points``.
+        Shape of one observation, or of one of its channels, with ``prod(grid_shape) == n_points``.
     dim_names : tuple of str
-        Name of each axis of the observation.
+        Name of each axis of that.
     dim_coords : tuple of ndarray
         Labels along those axes.
     scale : tuple of float or None
@@ -51,6 +53,9 @@ class TemplateSettings:
         Largest number of points of an observation that has points of its own.
     units : dict of str to str
         Units by name: of axes and, under a name that is no axis, of the observation's values.
+    channel_name : str or None
+        Name of the last axis of an observation, along which channels are; None where there is none.
+    channel_labels : ndarray of shape (n_channels,) or None
     """
 
     points: np.ndarray
@@ -67,12 +72,44 @@ class TemplateSettings:
     coefficients: Coefficients = "real"
     own_points: int | None = None
     units: Mapping[str, str] = field(default_factory=dict)
+    channel_name: str | None = None
+    channel_labels: np.ndarray | None = None
+
+    @property
+    def channel_shape(self) -> tuple[int, ...]:
+        """Number of channels, or nothing where observations have no such axis."""
+        return () if self.channel_labels is None else (len(self.channel_labels),)
+
+    @property
+    def n_channels(self) -> int:
+        """Number of values at each point."""
+        return 1 if self.channel_labels is None else len(self.channel_labels)
+
+    @property
+    def channel_dims(self) -> tuple[str, ...]:
+        """Name of the axis of channels, or nothing."""
+        return () if self.channel_name is None else (self.channel_name,)
+
+    @property
+    def value_dims(self) -> tuple[str, ...]:
+        """Names of the axes of values at the mixture's points."""
+        return (*self.dim_names, *self.channel_dims)
+
+    @property
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of values at the mixture's points."""
+        return (*self.grid_shape, *self.channel_shape)
 
     @property
     def labeled_coords(self) -> dict[str, tuple[str, np.ndarray, dict[str, str]]]:
-        """Labels of the grid as xarray takes coordinates, with their units."""
-        pairs = zip(self.dim_names, self.dim_coords, strict=True)
-        return {name: (name, labels, self.attributes_of(name)) for name, labels in pairs}
+        """Labels of the grid and of channels as xarray takes coordinates, with their units."""
+        found = {
+            name: (name, labels, self.attributes_of(name))
+            for name, labels in zip(self.dim_names, self.dim_coords, strict=True)
+        }
+        if self.channel_name is not None and self.channel_labels is not None:
+            found[self.channel_name] = (self.channel_name, self.channel_labels, {})
+        return found
 
     def attributes_of(self, axis: str) -> dict[str, str]:
         """Return attributes of what is measured along an axis."""
@@ -90,17 +127,23 @@ class TemplateSettings:
     @property
     def observation_shape(self) -> tuple[int, ...]:
         """Shape of the data of one observation."""
-        return self.grid_shape if self.own_points is None else (self.own_points,)
+        return self.value_shape if self.own_points is None else (self.own_points,)
 
     @property
     def observation_dims(self) -> tuple[str, ...]:
         """Names of the axes of one observation."""
-        return self.dim_names if self.own_points is None else (OWN_POINT,)
+        return self.value_dims if self.own_points is None else (OWN_POINT,)
 
     @property
     def observation_coords(self) -> tuple[np.ndarray, ...]:
         """Labels along the axes of one observation."""
-        return self.dim_coords if self.own_points is None else (np.arange(self.own_points),)
+        if self.own_points is not None:
+            return (np.arange(self.own_points),)
+        return (
+            self.dim_coords
+            if self.channel_labels is None
+            else (*self.dim_coords, self.channel_labels)
+        )
 
     @property
     def learned(self) -> np.ndarray:
@@ -160,6 +203,8 @@ def check_settings(
         if options[name] not in choices:
             raise ValueError(f"{name} is {options[name]!r}; choose from {choices}.")
     shape, names, coords = _grid(len(locations), options)
+    channel_name, channel_labels = read_channels(options["channels"])
+    _check_channels(channel_name, names, options)
     return TemplateSettings(
         points=locations,
         grid_shape=shape,
@@ -175,7 +220,55 @@ def check_settings(
         coefficients=options["coefficients"],
         own_points=_own_points(options, locations),
         units=_units(options["units"], names),
+        channel_name=channel_name,
+        channel_labels=channel_labels,
     )
+
+
+def read_channels(channels: Any) -> tuple[str | None, np.ndarray | None]:
+    """Return name and labels of the axis of channels, from what a user says of them.
+
+    Parameters
+    ----------
+    channels : int, sequence, mapping of str to sequence or int, or None
+        Their number, their labels, or either by the name of their axis.
+
+    Examples
+    --------
+    >>> read_channels(3)
+    ('channel', array([0, 1, 2]))
+    >>> read_channels({"lead": ["II", "V1"]})
+    ('lead', array(['II', 'V1'], dtype='<U2'))
+    """
+    if channels is None:
+        return None, None
+    name, given = CHANNEL, channels
+    if isinstance(channels, Mapping):
+        (name, given) = next(iter(channels.items())) if len(channels) == 1 else (None, None)
+    labels = np.arange(given) if is_whole(given) and given > 0 else np.asarray(given)
+    is_vector = labels.ndim == 1 and labels.size > 0 and labels.dtype.kind in "iufUS"
+    if not (isinstance(name, str) and is_vector and len(np.unique(labels)) == len(labels)):
+        raise ValueError(
+            f"channels is {channels!r}; give their number, or different labels, as 3 or "
+            "['II', 'V1'], or either under the name of their axis, as {'lead': ['II', 'V1']}."
+        )
+    return name, labels
+
+
+def _check_channels(name: str | None, names: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    if name is None:
+        return
+    if name in names or name in RESERVED:
+        raise ValueError(
+            f"channels: their axis is called {name!r}, as another one is; give it a name of its "
+            f"own, other than {names} and {sorted(RESERVED)}."
+        )
+    for option in ("noise_correlation", "own_points"):
+        if options[option] is not None:
+            raise ValueError(
+                f"channels: {option} is known for one channel alone; leave {option} out, and mark "
+                "values that a channel lacks with NaN."
+            )
 
 
 def _units(units: Any, names: tuple[str, ...]) -> dict[str, str]:

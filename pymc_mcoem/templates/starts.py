@@ -39,11 +39,14 @@ def start_variance(priors: TemplatePriors) -> float:
 def first_parameters(settings: TemplateSettings, priors: TemplatePriors) -> dict[str, np.ndarray]:
     """Return the parameters of a model before anything is learned: the priors' modes."""
     n_classes, variance = settings.n_classes, start_variance(priors)
-    noise_shape = (n_classes,) if settings.noise == "class" else ()
+    noise_shape = settings.channel_shape
+    if settings.noise == "class":
+        noise_shape = (n_classes, *noise_shape)
+    noise = np.asarray(priors.noise_variance, dtype=np.float64)
     parameters = {
         "weights": np.full(n_classes, 1.0 / n_classes),
-        "templates": priors.mean(n_classes, settings.basis.n_basis),
-        "noise_variance": np.full(noise_shape, priors.noise_variance or 1.0),
+        "templates": priors.mean(n_classes, *settings.channel_shape, settings.basis.n_basis),
+        "noise_variance": np.full(noise_shape, np.where(noise > 0, noise, 1.0)),
     }
     if settings.covariance == "full":
         parameters["deformation_covariance"] = np.tile(
@@ -72,10 +75,11 @@ def warn_of_size(priors: TemplatePriors, values: np.ndarray, start: str) -> None
     spread = float(np.std(values))
     # values that differ by rounding alone are constant
     rounding = 1e-12 * float(np.abs(values).max(initial=0.0))
-    if rounding < spread < np.sqrt(priors.noise_variance):
+    expected = float(np.sqrt(np.min(priors.noise_variance)))
+    if rounding < spread < expected:
         warnings.warn(
             f"observations have a standard deviation of {spread:.3g}, less than the "
-            f"{np.sqrt(priors.noise_variance):.3g} that the priors expect of the noise alone; pass "
+            f"{expected:.3g} that the priors expect of the noise alone; pass "
             f"priors=priors.in_unit({spread:.1g}), with TemplatePriors() or curve_priors(...) for "
             "priors, or make the mixture from the curves, TemplateMixture.for_curves(curves, ...).",
             stacklevel=2,
@@ -108,16 +112,31 @@ def random_start(
     mask: np.ndarray,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Return parameters with random templates, for observations (n_observations, n_points)."""
+    """Return parameters with random templates, for observations (n_observations, n_values)."""
     parameters = first_parameters(settings, priors)
-    parameters["templates"] = random_templates(gram, settings.n_classes, rng)
+    shape = parameters["templates"].shape
+    templates = random_templates(gram, settings.n_classes * settings.n_channels, rng)
+    channels = _by_channel(settings, values, mask)
     if settings.coefficients == "nonnegative":
-        parameters["templates"] = _positive_templates(
-            parameters["templates"], mean_design(settings), float(np.mean(np.abs(values[mask > 0])))
-        )
-    spread = float(np.var(values[mask > 0])) or priors.noise_variance or 1.0
-    parameters["noise_variance"] = np.full_like(parameters["noise_variance"], spread)
+        design = mean_design(settings)
+        levels = [float(np.mean(np.abs(seen))) for seen in channels]
+        for c, level in enumerate(levels):
+            own = slice(c, None, settings.n_channels)
+            templates[own] = _positive_templates(templates[own], design, level)
+    parameters["templates"] = templates.reshape(shape)
+    spreads = np.array([float(np.var(seen)) for seen in channels]).reshape(settings.channel_shape)
+    noise = parameters["noise_variance"]
+    parameters["noise_variance"] = np.full_like(noise, np.where(spreads > 0, spreads, noise))
     return parameters
+
+
+def _by_channel(
+    settings: TemplateSettings, values: np.ndarray, mask: np.ndarray
+) -> list[np.ndarray]:
+    """Return the values of each channel that are observed, of rows (n_observations, n_values)."""
+    n = settings.n_channels
+    found = [values[:, c::n][mask[:, c::n] > 0] for c in range(n)]
+    return [seen if seen.size else np.zeros(1) for seen in found]
 
 
 def kmeans_start(
@@ -132,12 +151,15 @@ def kmeans_start(
 ) -> dict[str, np.ndarray]:
     """Return the M-step's parameters for observations labeled by k-means.
 
+    Observations are rows of values, channels in turn at each point. The clustering takes channels
+    in units of their standard deviation, as they may differ in what they measure.
+
     Observations on points of their own, (n_observations, n_points), are interpolated linearly at
     the mixture's points for the clustering only. `allowed`, (n_observations, n_classes), says which
     classes may have made an observation; None: all.
     """
     if own_points is None:
-        drawn, design = (values, mask), mean_design(settings)
+        drawn, design = (_in_own_units(settings, values, mask), mask), mean_design(settings)
     else:
         drawn = _on_grid(settings.points[:, 0], values, mask, own_points)
         design = mean_design(settings, own_points.reshape(-1, 1)).reshape(*own_points.shape, -1)
@@ -145,7 +167,7 @@ def kmeans_start(
         labels = kmeans_labels(*drawn, settings.n_classes, rng)
     else:
         labels = allowed_labels(*drawn, allowed, rng)
-    statistics = labeled_statistics(values, mask, labels, settings.n_classes, design)
+    statistics = _labeled_by_channel(settings, values, mask, labels, design)
     mass = statistics["class_weight"]
     base = settings.base_covariance
     statistics["deformation_outer"] = start_variance(priors) * mass[:, None, None] * base
@@ -162,16 +184,46 @@ def kmeans_start(
     empty = mass == 0
     if empty.any():
         # classes without a cluster would all be the prior mean, and stay equal forever
-        middle = mass @ parameters["templates"]
-        spread = 0.1 * float(np.std(values[mask > 0]))
-        away = random_templates(gram, int(empty.sum()), rng)
-        found = middle + spread * away
+        templates = parameters["templates"]
+        middle = (mass @ templates.reshape(len(mass), -1)).reshape(templates.shape[1:])
+        spreads = [0.1 * float(np.std(seen)) for seen in _by_channel(settings, values, mask)]
+        away = random_templates(gram, int(empty.sum()) * settings.n_channels, rng)
+        away = away.reshape(-1, *templates.shape[1:])
+        found = middle + np.array(spreads).reshape((*settings.channel_shape, 1)) * away
         if settings.coefficients == "nonnegative":
             found = np.maximum(found, 0.0)
         parameters["templates"][empty] = found
         if settings.noise == "class":
-            parameters["noise_variance"][empty] = parameters["noise_variance"][~empty].mean()
+            parameters["noise_variance"][empty] = parameters["noise_variance"][~empty].mean(axis=0)
     return parameters
+
+
+def _in_own_units(settings: TemplateSettings, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return rows of values in which each of several channels has a standard deviation of one."""
+    if settings.n_channels == 1:
+        return values
+    units = np.array([float(np.std(seen)) or 1.0 for seen in _by_channel(settings, values, mask)])
+    scaled: np.ndarray = values / np.tile(units, values.shape[1] // units.size)
+    return scaled
+
+
+def _labeled_by_channel(
+    settings: TemplateSettings,
+    values: np.ndarray,
+    mask: np.ndarray,
+    labels: np.ndarray,
+    design: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Return `labeled_statistics`, with an axis of channels after that of classes, if any."""
+    n = settings.n_channels
+    if not settings.channel_shape:
+        return labeled_statistics(values, mask, labels, settings.n_classes, design)
+    found = [
+        labeled_statistics(values[:, c::n], mask[:, c::n], labels, settings.n_classes, design)
+        for c in range(n)
+    ]
+    together = {name: np.stack([each[name] for each in found], axis=1) for name in found[0]}
+    return {**together, "class_weight": found[0]["class_weight"]}
 
 
 def kmeans_labels(

@@ -82,17 +82,19 @@ class TemplateFunctions(ABC):
         assert geometry.curvature is not None
         self.model, self.statistics = built.model, dict(built.statistics)
         self.matrix, self.metric = geometry.curvature.matrix, geometry.prior_precision
-        self._settings, self._n_points = settings, int(np.prod(settings.observation_shape))
+        self._settings, self._n_channels = settings, settings.n_channels
+        self._n_points = int(np.prod(settings.observation_shape)) // self._n_channels
         base = settings.whole_covariance
         self._log_deviations = np.log(np.diagonal(np.linalg.cholesky(base)))
         self._precision, self._n_further = symmetric_inverse(base), n_further
         fixed = [*tables, settings.deformation.mean]
         self._fixed = np.concatenate([table.ravel() for table in fixed])
-        n_classes, n_points = settings.n_classes, self._n_points
+        n_classes, n_points, n_channels = settings.n_classes, self._n_points, self._n_channels
         lengths = [table.size for table in fixed]
         lengths.append(base.size * (n_classes if self._has_precisions else 1))
-        lengths += [n_classes * len(base), n_classes, n_classes]
-        lengths += [n_classes * settings.basis.n_basis, n_points, n_points]
+        lengths += [n_classes * len(base), n_classes, n_classes * n_channels]
+        lengths.append(n_classes * n_channels * settings.basis.n_basis)
+        lengths += [n_channels * n_points, n_channels * n_points]
         lengths.append(0 if settings.noise_correlation is None else n_points**2)
         places = N_SETTINGS + np.concatenate([[0], np.cumsum(lengths)])
         self._integers = np.concatenate([sizes, places]).astype(np.int64)
@@ -118,12 +120,14 @@ class TemplateFunctions(ABC):
     ) -> None:
         """Add Σ_s w_s J_s J_sᵀ − r_s H_s, of J_s and H_s the derivatives of λ f_s by the latents.
 
+        The sum is over channels too.
+
         Parameters
         ----------
         positions : ndarray of shape (n, n_latents)
-        derivatives : ndarray of shape (n, n_derivatives, n_points)
+        derivatives : ndarray of shape (n, n_channels, n_derivatives, n_points)
             λ f at the points and its derivatives there.
-        weights, residual : ndarray of shape (n, n_points)
+        weights, residual : ndarray of shape (n, n_channels, n_points)
             w and r.
         reals : ndarray
             As `pack` returns it.
@@ -134,7 +138,10 @@ class TemplateFunctions(ABC):
     def _jacobian(
         self, positions: np.ndarray, derivatives: np.ndarray, reals: np.ndarray
     ) -> np.ndarray:
-        """Return J, (n, n_latents, n_points); arguments are those of `_add_curvature`."""
+        """Return J, (n, n_latents, n_points); arguments are those of `_add_curvature`.
+
+        Of one channel, `derivatives` has no axis of channels.
+        """
 
     @abstractmethod
     def _warped(self, positions: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -146,8 +153,9 @@ class TemplateFunctions(ABC):
     ) -> Sequence[np.ndarray]:
         """Return weighted sums of kernels and of their products, as the basis makes them.
 
-        At points (n_draws, n_dims, n_points). `once` and `twice`, (n_draws, n_points), are the
-        weights.
+        At points (n_draws, n_dims, n_points). `once` and `twice`, (n_channels, n_draws, n_points),
+        are the weights. Sums have an axis of channels in front. `twice` may be of one channel
+        alone, if all have the same.
         """
 
     def _further(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -165,7 +173,8 @@ class TemplateFunctions(ABC):
         """Return log-densities, gradients and curvatures, of each position."""
         settings, d, function = self._settings, len(self._precision), self.function
         n, n_latents = positions.shape
-        found = np.empty((n, n_latents + self.n_derivatives * self._n_points))
+        n_channels, n_points = self._n_channels, self._n_points
+        found = np.empty((n, n_latents + n_channels * self.n_derivatives * n_points))
         log_density = np.array(
             [
                 function(k, x, reals, integers, out)
@@ -173,19 +182,28 @@ class TemplateFunctions(ABC):
             ]
         )
         gradient = found[:, :n_latents]
-        derivatives = found[:, n_latents:].reshape((n, self.n_derivatives, -1))
-        noise, values = self._array(reals, "noise_variance"), self._array(reals, "values")
+        derivatives = found[:, n_latents:].reshape((n, n_channels, self.n_derivatives, -1))
+        noise, values, mask = (
+            self._array(reals, name).reshape((-1, n_channels, *axis))
+            for name, axis in (
+                ("noise_variance", ()),
+                ("values", (n_points,)),
+                ("mask", (n_points,)),
+            )
+        )
         matrix = metrics[classes]
         if settings.scale is not None:
             matrix[:, d, d] = settings.scale[1] * np.exp(positions[:, d])
-        variance, away = reals[0] * noise[classes, None], values - derivatives[:, 0]
-        weights = self._array(reals, "mask") / variance
+        variance, away = reals[0] * noise[classes][..., None], values - derivatives[:, :, 0]
+        weights = mask / variance
         residual = reals[1] * weights * away
         if settings.noise_correlation is not None:
-            precision = self._array(reals, "noise_precision").reshape((self._n_points, -1))
-            rows = self._jacobian(positions, derivatives, reals)
-            matrix += rows @ precision @ rows.transpose((0, 2, 1)) / variance[:, :, None]
-            weights, residual = np.zeros(away.shape), reals[1] * (away @ precision) / variance
+            # there is one channel
+            precision = self._array(reals, "noise_precision").reshape((n_points, -1))
+            rows = self._jacobian(positions, derivatives[:, 0], reals)
+            matrix += rows @ precision @ rows.transpose((0, 2, 1)) / variance
+            weighted = reals[1] * (away[:, 0] @ precision) / variance[:, 0]
+            weights, residual = np.zeros(away.shape), weighted[:, None]
         self._add_curvature(positions, derivatives, weights, residual, reals, matrix)
         return log_density, gradient, matrix
 
@@ -206,23 +224,35 @@ class TemplateFunctions(ABC):
     ) -> list[np.ndarray]:
         """Return Σ_t w_t S(x_t) of draws (n_draws, n_latents), in the statistics' order."""
         settings = self._settings
-        mask = np.ravel(values["observed_mask"])
-        response = np.ravel(values["observed_values"]) * mask
+        mask = self._by_channel(values["observed_mask"])
+        response = self._by_channel(values["observed_values"]) * mask
         scales = np.ones(len(weights))
         if settings.scale is not None:
             scales = np.exp(positions[:, self._scale_at])
         once, twice = weights * scales, weights * scales**2
         warped, weighted = self._warped(positions, values), response
         if settings.noise_correlation is None:
-            sums = self._kernel_sums(warped, once[:, None] * response, twice[:, None] * mask)
+            own = mask[:1] if (mask == mask[:1]).all() else mask
+            sums = self._kernel_sums(
+                warped, once[:, None] * response[:, None], twice[:, None] * own[:, None]
+            )
         else:
             precision, _ = self._noise(values)
-            weighted = precision @ response
-            sums = self._joined_sums(warped, once, twice, weighted, precision)
+            weighted = (precision @ response[0])[None]
+            sums = [
+                each[None]
+                for each in self._joined_sums(warped, once, twice, weighted[0], precision)
+            ]
         away = positions[:, settings.learned] - settings.deformation.mean[settings.learned]
         total = weights.sum()
-        found = [*sums, (weights * away.T) @ away, total * (response @ weighted)]
-        found.append(total * mask.sum())
+        squares = np.array([one @ other for one, other in zip(response, weighted, strict=True)])
+        of_channels = [*sums, total * squares, total * mask.sum(axis=1)]
+        if not settings.channel_shape:
+            of_channels = [each[0] for each in of_channels]
+        projection, gram, squares, counts = of_channels
+        if settings.channel_shape and len(gram) < self._n_channels:
+            gram = np.repeat(gram, self._n_channels, axis=0)
+        found = [projection, gram, (weights * away.T) @ away, squares, counts]
         if settings.scale is not None:
             found += [once.sum(), weights @ positions[:, self._scale_at]]
         return [np.asarray(each) for each in found]
@@ -239,21 +269,29 @@ class TemplateFunctions(ABC):
             log_weights = np.log(values["weights"])
         noise_precision, log_determinant = self._noise(values)
         further = self._further(values)
+        noise = np.asarray(values["noise_variance"])
+        if self._settings.noise == "shared":
+            noise = np.broadcast_to(noise, (n_classes, *noise.shape))
         arrays = [
             np.ones(N_SETTINGS),
             self._fixed,
             precision,
             deviations,
             log_weights + log_normalizer - log_determinant,
-            np.broadcast_to(values["noise_variance"], (n_classes,)),
+            noise,
             values["templates"],
-            values["observed_values"],
-            values["observed_mask"],
+            self._by_channel(values["observed_values"]),
+            self._by_channel(values["observed_mask"]),
             noise_precision,
             further,
             np.empty(self._n_further - further.size),
         ]
         return np.concatenate([np.ravel(array) for array in arrays]), self._integers
+
+    def _by_channel(self, values: np.ndarray) -> np.ndarray:
+        """Return an observation's values, (n_channels, n_points)."""
+        found = np.reshape(values, (self._n_points, self._n_channels))
+        return np.ascontiguousarray(found.T)
 
     def _noise(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, float]:
         """Return what correlation makes of noise of variance one, for the points that are seen.
