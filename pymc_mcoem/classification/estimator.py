@@ -21,6 +21,7 @@ from pymc_mcoem.interrupts import deferred, require_own_fault
 from pymc_mcoem.runs.failed_records import refusal
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curves import BANDWIDTH, curve_priors
+from pymc_mcoem.templates.images import template_images
 from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.templates.register import seed_of
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
@@ -49,8 +50,9 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ----------
     n_classes : int, default 2
         Number of templates.
-    shape : tuple of (int, int) or None
-        Rows and columns of an image. None: rows of X are curves at evenly spaced points.
+    shape : tuple of (int, int) or (int, int, int) or None
+        Rows and columns of an image, and of color images channels. None: rows of X are curves at
+        evenly spaced points.
     make_mixture : callable or None
         Returns the `TemplateMixture` for a number of classes, as
         ``lambda n_classes: TemplateMixture.for_curves(ages, n_classes)``. Then `shape` is not used.
@@ -107,7 +109,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self,
         n_classes: int = 2,
         *,
-        shape: tuple[int, int] | None = None,
+        shape: tuple[int, ...] | None = None,
         make_mixture: Callable[[int], TemplateMixture] | None = None,
         n_passes: int = 1,
         em_options: Mapping[str, Any] | None = None,
@@ -265,7 +267,8 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         scale = mixture.settings.scale
         level = 1.0 if scale is None else scale[0] / scale[1]
-        templates = self.parameters_["templates"].values @ mixture.mean_design().T / level
+        templates = template_images(self.parameters_, mixture).values / level
+        templates = templates.reshape(len(templates), -1)
         aligned = found["aligned_mean_averaged"].values.reshape(len(found["observation"]), -1)
         filled = found["class_probability"].values @ templates
         return np.where(np.isnan(aligned), filled, aligned)
@@ -282,10 +285,10 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 f"{math.prod(shape)} pixels; give the shape of the images."
             )
         mixture = _mixture(self.make_mixture, shape, self.n_classes)
-        if math.prod(mixture.settings.grid_shape) != values.shape[1]:
+        if math.prod(mixture.settings.value_shape) != values.shape[1]:
             raise ValueError(
                 f"X has {values.shape[1]} columns, and the mixture of make_mixture observations of "
-                f"shape {mixture.settings.grid_shape}; give one value for each point."
+                f"shape {mixture.settings.value_shape}; give one value for each point."
             )
         if mixture.settings.own_points is not None:
             raise ValueError(
@@ -298,7 +301,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "progressbar": self.progressbar,
         }
         em = OnlineEM(mixture, **given | dict(self.em_options or {}))
-        return em, values.reshape(len(values), *mixture.settings.grid_shape)
+        return em, values.reshape(len(values), *mixture.settings.value_shape)
 
     def _keep(self, em: OnlineEM) -> Self:
         """Take over a run that has learned."""
@@ -315,7 +318,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _rows(self, X: Any) -> np.ndarray:
         """Return X, with the columns that were learned, in the form of observations."""
         given = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-        return np.reshape(given, (len(given), *self.mixture_.settings.grid_shape))
+        return np.reshape(given, (len(given), *self.mixture_.settings.value_shape))
 
     def _e_step(self) -> EStep:
         return CarlinChibBurst() if self.e_step is None else self.e_step
@@ -364,7 +367,7 @@ def _mixture(
             )
         return made
     if len(shape) > 1:
-        return TemplateMixture.for_images((shape[0], shape[1]), n_classes)
+        return TemplateMixture.for_images(shape, n_classes)
     return _curves(shape[0], n_classes)
 
 

@@ -55,7 +55,8 @@ def merge_parameters(
     by_label = []
     for label, values in parameters.items():
         weight = values["weights"] * weights[label] / total
-        noise = np.broadcast_to(values["noise_variance"], weight.shape)
+        # of each class, and of each channel if there are several
+        noise = np.broadcast_to(values["noise_variance"], values["templates"].shape[:-1])
         by_label.append({**values, "weights": weight, "noise_variance": noise})
     merged = {name: np.concatenate([each[name] for each in by_label]) for name in by_label[0]}
     merged["weights"] = merged["weights"] / merged["weights"].sum()

@@ -166,7 +166,8 @@ def simulate_images(
     -------
     xarray.Dataset
         ``images`` ``(observation, *grid)``, on the grid of `mixture`, that is
-        ``(observation, row, column)`` for images; ``class_index`` ``(observation,)``;
+        ``(observation, row, column)`` for images, with channels last if there are several;
+        ``class_index`` ``(observation,)``;
         ``deformation`` ``(observation, deformation_coordinate)``; and, if the mixture has one,
         ``scale`` ``(observation,)``.
 
@@ -200,7 +201,7 @@ def simulate_images(
 
     settings = mixture.settings
     rng = np.random.default_rng(random_seed)
-    model = mixture.condition(np.zeros(settings.grid_shape), parameters)
+    model = mixture.condition(np.zeros(settings.observation_shape), parameters)
     names = ["observation", *(variable.name for variable in model.free_RVs)]
     draws = pm.draw([model[name] for name in names], draws=n_observations, random_seed=rng)
     if n_observations == 1:  # a single draw comes without its axis

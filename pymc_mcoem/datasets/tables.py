@@ -12,6 +12,9 @@ from pymc_mcoem.validation import as_numbers
 
 __all__ = ["read_curves"]
 
+#: Names of curve, time, value and channel, and labels of channels.
+type _Names = dict[str, Any]
+
 #: Curves are put on one grid if it has at most this many times the points of the longest curve.
 SPARSE = 1.5
 
@@ -21,9 +24,10 @@ def read_curves(
     *,
     curve: str | None = None,
     time: str | None = None,
-    value: str | None = None,
+    value: str | Sequence[str] | None = None,
     points: Any = None,
     units: Mapping[str, str] | None = None,
+    channel: str | None = None,
 ) -> xr.DataArray:
     """Return curves as `TemplateMixture.for_curves` and `OnlineEM.partial_fit` take them.
 
@@ -35,37 +39,45 @@ def read_curves(
         - a DataFrame with a row for each measurement, a *long* table, with `curve`, `time` and
           `value`;
         - a DataFrame with a row for each curve and a column for each point, named by numbers;
-        - a DataArray of two dims, or a Dataset with `value`;
-        - pairs ``(times, values)``, of any lengths, in a list or in a mapping by label;
+        - a DataArray of two dims, or of three, if one of them is that of channels, or a Dataset
+          with `value`;
+        - pairs ``(times, values)``, of any lengths, in a list or in a mapping by label, with values
+          (n_times,) or (n_times, n_channels);
         - an ``FDataGrid`` or ``FDataIrregular`` of scikit-fda;
-        - an array (n_curves, n_points), or (n_curves, 1, n_points) as in aeon, or
-          (n_curves, n_points, 1) as in tslearn, or a list of such curves of any lengths.
+        - an array (n_curves, n_points), or (n_curves, n_channels, n_points) as in aeon, or
+          (n_curves, n_points, n_channels) as in tslearn, with fewer channels than points, or a list
+          of such curves; of one channel they may differ in length.
     curve : str, optional
         Column of a long table that says which curve a measurement is of. Otherwise the name of the
         curves' dim, ``curve`` by default.
     time : str, optional
         Column of a long table with the points, or dim of a DataArray along which curves run, by
         default its last. Otherwise the name of the axis, ``time`` by default.
-    value : str, optional
-        Column of a long table, or variable of a Dataset, with the values. Otherwise their name.
+    value : str or list of str, optional
+        Column of a long table, or variable of a Dataset, with the values; several of them are
+        channels. Otherwise their name.
     points : array_like of shape (n_points,), optional
         Points of arrays, which have none of their own. Default: counts from zero.
     units : mapping of str to str, optional
         Units by name, as ``{"time": "ms", "potential": "mV"}``.
+    channel : str, optional
+        Name of the dim of channels, ``channel`` by default.
 
     Returns
     -------
     DataArray
         Values (curve, time) on the points of all curves, NaN where a curve has none. Where these
         would be more than one and a half times as many as any curve has, curves keep points of
-        their own, (curve, part, own_point): points above values, NaN after the last.
+        their own, (curve, part, own_point): points above values, NaN after the last. Values of
+        several channels are (curve, time, channel).
 
     Raises
     ------
     TypeError
         If `table` is none of these.
     ValueError
-        If a column is missing, there are several channels, or a curve has two values at one point.
+        If a column is missing, a curve has two values at one point, or curves of several channels
+        have hardly a point in common.
 
     Examples
     --------
@@ -77,12 +89,25 @@ def read_curves(
     >>> table = pd.DataFrame({"who": ["a", "a", "b"], "ms": [0, 20, 0], "mV": [1.0, 4.0, 2.0]})
     >>> read_curves(table, curve="who", time="ms", value="mV").who.values.tolist()
     ['a', 'b']
+
+    Two angles of a gait:
+
+    >>> table = pd.DataFrame({"walk": [1, 1], "%": [0, 50], "knee": [5, 60], "hip": [30, -5]})
+    >>> both = read_curves(table, curve="walk", time="%", value=["knee", "hip"], channel="angle")
+    >>> both.dims, both.angle.values.tolist()
+    (('walk', '%', 'angle'), ['knee', 'hip'])
     """
-    names = {"curve": curve, "time": time, "value": value}
+    several = None if value is None or isinstance(value, str) else [str(each) for each in value]
+    names: _Names = {"curve": curve, "time": time, "value": None if several else value}
+    names |= {"channel": channel, "channels": several}
     if isinstance(table, xr.Dataset):
-        if value not in table:
+        wanted: list[Any] = several or [value]
+        if any(each not in table for each in wanted):
             raise ValueError(f"value is {value!r}; name one of the variables {list(table)}.")
-        table = table[value]
+        over = channel or "channel"
+        table = (
+            table[several].to_dataarray(over).rename(None) if several is not None else table[value]
+        )
     if isinstance(table, xr.DataArray):
         found = _of_labeled(table, names, points)
     elif hasattr(table, "columns") and hasattr(table, "groupby"):
@@ -94,7 +119,7 @@ def read_curves(
     elif isinstance(table, Sequence) and not isinstance(table, str) and len(table):
         found = _of_list(table, names, points)
     elif hasattr(table, "shape") and hasattr(table, "ndim"):
-        found = _on_grid(_one_channel(table), None, points, names)
+        found = _on_grid(_points_first(as_numbers("table", table), points), None, points, names)
     else:
         raise TypeError(
             f"table is a {type(table).__name__}; give a DataFrame, a DataArray, pairs of times and "
@@ -103,42 +128,49 @@ def read_curves(
     return _with_units(found, units)
 
 
-def _of_labeled(given: xr.DataArray, names: Mapping[str, str | None], points: Any) -> xr.DataArray:
-    axis = names["time"] or given.dims[-1]
-    if axis not in given.dims or given.ndim != 2:
+def _of_labeled(given: xr.DataArray, names: _Names, points: Any) -> xr.DataArray:
+    channel = names["channel"] or "channel"
+    has_channels = given.ndim == 3 and channel in given.dims
+    others = [dim for dim in given.dims if not has_channels or dim != channel]
+    axis = names["time"] or others[-1]
+    if axis not in others or len(others) != 2:
         raise ValueError(
             f"table has the dims {given.dims}; give two, curves and {axis!r}, and of several "
-            "channels one, as table.sel(channel=...)."
+            "channels name their dim, as channel='lead'."
         )
-    (over,) = (dim for dim in given.dims if dim != axis)
-    found = given.transpose(over, axis)
+    (over,) = (dim for dim in others if dim != axis)
+    found = given.transpose(over, axis, *([channel] if has_channels else []))
     if points is not None or axis not in found.coords:
         places = np.arange(found.sizes[axis]) if points is None else points
         found = found.assign_coords({axis: as_numbers("points", places)})
     return found.sortby(axis).rename(names["value"] or given.name)
 
 
-def _of_table(table: Any, names: Mapping[str, str | None]) -> xr.DataArray:
+def _of_table(table: Any, names: _Names) -> xr.DataArray:
     columns = list(table.columns)
-    if names["value"] in columns:
-        for role, column in names.items():
+    of_values = names["channels"] or names["value"]
+    if names["channels"] or names["value"] in columns:
+        asked = [("curve", names["curve"]), ("time", names["time"])]
+        asked += [("value", each) for each in names["channels"] or []]
+        for role, column in asked:
             if column not in columns:
                 raise ValueError(
                     f"{role} is {column!r}; name one of the columns {columns}: a table with a row "
                     "for each measurement needs curve=, time= and value=."
                 )
         groups = list(table.groupby(names["curve"], sort=False))
-        pairs = [(group[names["time"]], group[names["value"]]) for _, group in groups]
+        pairs = [(group[names["time"]], group[of_values]) for _, group in groups]
         return _together(pairs, [label for label, _ in groups], names)
     try:
         points = np.array([float(column) for column in columns])
     except (TypeError, ValueError):
         raise ValueError(
             f"table has the columns {columns}, which are no points; of a table with a row for each "
-            f"measurement name three, curve=, time= and value= (got {[*names.values()]}), of one "
+            "measurement name three, curve=, time= and value= (got "
+            f"{[names['curve'], names['time'], names['value']]}), of one "
             "with a row for each curve give the columns of points alone."
         ) from None
-    told = {
+    told: _Names = {
         **names,
         "curve": names["curve"] or table.index.name,
         "time": names["time"] or table.columns.name,
@@ -146,69 +178,87 @@ def _of_table(table: Any, names: Mapping[str, str | None]) -> xr.DataArray:
     return _on_grid(table.to_numpy(np.float64), table.index.to_numpy(), points, told)
 
 
-def _of_functions(given: Any, names: Mapping[str, str | None]) -> xr.DataArray:
+def _of_functions(given: Any, names: _Names) -> xr.DataArray:
     """Return the curves of scikit-fda's containers."""
-    told = {
+    told: _Names = {
         **names,
         "time": names["time"] or given.argument_names[0],
         "value": names["value"] or given.coordinate_names[0],
     }
+    n_channels = given.dim_codomain
+    if n_channels > 1:
+        known = [*given.coordinate_names]
+        told["value"] = names["value"]
+        told["channels"] = None if None in known or len({*known}) < n_channels else known
     labels = [label for label in given.sample_names if label is not None]
-    sizes = given.dim_domain, given.dim_codomain
-    if sizes != (1, 1):
+    if given.dim_domain != 1:
         raise ValueError(
-            f"table has functions of {sizes[0]} arguments with {sizes[1]} values; give one of "
-            "each, as table.coordinates[0]."
+            f"table has functions of {given.dim_domain} arguments; give curves, which have one."
         )
     n_curves = len(given)
-    known = labels if len(labels) == n_curves else None
+    names_of_curves = labels if len(labels) == n_curves else None
+    which = slice(None) if n_channels > 1 else 0
     if hasattr(given, "data_matrix"):
-        return _on_grid(given.data_matrix[..., 0], known, given.grid_points[0], told)
+        values = given.data_matrix[..., which]
+        return _on_grid(values, names_of_curves, given.grid_points[0], told)
     cuts = np.asarray(given.start_indices)[1:]
-    pairs = zip(np.split(given.points[:, 0], cuts), np.split(given.values[:, 0], cuts), strict=True)
-    return _together(list(pairs), known or list(range(n_curves)), told)
+    parts = np.split(given.points[:, 0], cuts), np.split(given.values[:, which], cuts)
+    return _together(list(zip(*parts, strict=True)), names_of_curves or list(range(n_curves)), told)
 
 
-def _of_list(given: Sequence[Any], names: Mapping[str, str | None], points: Any) -> xr.DataArray:
+def _of_list(given: Sequence[Any], names: _Names, points: Any) -> xr.DataArray:
     if all(isinstance(each, tuple) and len(each) == 2 for each in given):
         return _together(given, list(range(len(given))), names)
     rows = [np.squeeze(np.asarray(each, dtype=np.float64)) for each in given]
+    if all(row.ndim == 2 and row.shape == rows[0].shape for row in rows):
+        return _on_grid(_points_first(np.stack(rows), points), None, points, names)
     if any(row.ndim != 1 for row in rows):
         raise ValueError(
             f"table has curves of shapes {sorted({np.shape(each) for each in given})[:3]}; give "
-            "pairs (times, values), as tuples, or values of one channel."
+            "pairs (times, values), as tuples, with values (n_times, n_channels)."
         )
     longest = max(map(len, rows))
     filled = [np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows]
     return _on_grid(np.stack(filled), None, points, names)
 
 
-def _one_channel(given: Any) -> np.ndarray:
-    """Return curves (n_curves, n_points) of an array that may have an axis of one channel."""
-    values = as_numbers("table", given)
+def _points_first(values: np.ndarray, points: Any) -> np.ndarray:
+    """Return curves (n_curves, n_points) or (n_curves, n_points, n_channels) of an array.
+
+    Points are the axis of their length, or the longer one. An axis of one channel is left out.
+    """
     if values.ndim == 3 and 1 in values.shape[1:]:
         values = values[:, 0] if values.shape[1] == 1 else values[:, :, 0]
+    if values.ndim == 3:
+        middle, last = values.shape[1:]
+        n_points = max(middle, last) if points is None else np.size(points)
+        if middle == last or n_points not in (middle, last):
+            raise ValueError(
+                f"table has shape {values.shape}, in which points and channels cannot be told "
+                "apart; give a DataArray with channel= and time= as the names of their dims."
+            )
+        return values if middle == n_points else values.swapaxes(1, 2)
     if values.ndim != 2:
         raise ValueError(
             f"table has shape {values.shape}; give a row for each curve, and of several channels "
-            "one: table[:, 0] of (n_curves, n_channels, n_points)."
+            "(n_curves, n_points, n_channels)."
         )
     return values
 
 
-def _together(
-    pairs: Sequence[Any], labels: Sequence[Any], names: Mapping[str, str | None]
-) -> xr.DataArray:
+def _together(pairs: Sequence[Any], labels: Sequence[Any], names: _Names) -> xr.DataArray:
     """Return curves of points and values, on one grid or on points of their own."""
     found = []
     for label, (times, values) in zip(labels, pairs, strict=True):
         places, heights = as_numbers("times", times), as_numbers("values", values)
-        if places.shape != heights.shape or places.ndim != 1:
+        if places.shape != heights.shape[:1] or places.ndim != 1 or heights.ndim > 2:
             raise ValueError(
                 f"curve {label!r} has times of shape {places.shape} and values of shape "
-                f"{heights.shape}; give two vectors of one length."
+                f"{heights.shape}; give two vectors of one length, or a row of values for each "
+                "time."
             )
-        known = ~(np.isnan(places) | np.isnan(heights))
+        missing = np.isnan(heights)
+        known = ~(np.isnan(places) | (missing.all(axis=1) if missing.ndim == 2 else missing))
         order = np.argsort(places[known], kind="stable")
         places, heights = places[known][order], heights[known][order]
         if not known.any() or (np.diff(places) == 0).any():
@@ -217,13 +267,22 @@ def _together(
                 "values at equal points."
             )
         found.append((places, heights))
+    shapes = {heights.shape[1:] for _, heights in found}
+    if len(shapes) > 1:
+        raise ValueError("table has curves of different numbers of channels; give all the same.")
+    (channels,) = shapes
     grid = np.unique(np.concatenate([places for places, _ in found]))
     longest = max(len(places) for places, _ in found)
     if len(grid) <= SPARSE * longest:
-        rows = np.full((len(found), len(grid)), np.nan)
+        rows = np.full((len(found), len(grid), *channels), np.nan)
         for row, (places, heights) in zip(rows, found, strict=True):
             row[np.searchsorted(grid, places)] = heights
         return _on_grid(rows, labels, grid, names)
+    if channels:
+        raise ValueError(
+            f"table has curves of {channels[0]} channels at {len(grid)} points in all, no curve at "
+            f"more than {longest}; interpolate them at common points."
+        )
     own_grids = np.full((len(found), 2, longest), np.nan)
     for part, pair in zip(own_grids, found, strict=True):
         part[:, : len(pair[0])] = pair
@@ -238,21 +297,20 @@ def _together(
     )
 
 
-def _on_grid(
-    values: np.ndarray, labels: Any, points: Any, names: Mapping[str, str | None]
-) -> xr.DataArray:
+def _on_grid(values: np.ndarray, labels: Any, points: Any, names: _Names) -> xr.DataArray:
     places = np.arange(values.shape[1]) if points is None else as_numbers("points", points)
-    if places.shape != values.shape[1:]:
+    if places.shape != values.shape[1:2]:
         raise ValueError(
             f"points has shape {places.shape}; give one for each of {values.shape[1]} columns."
         )
     over, axis = names["curve"] or "curve", names["time"] or "time"
-    return xr.DataArray(
-        values,
-        dims=(over, axis),
-        coords={over: np.arange(len(values)) if labels is None else labels, axis: places},
-        name=names["value"],
-    ).sortby(axis)
+    dims, coords = [over, axis], {over: np.arange(len(values)) if labels is None else labels}
+    coords[axis] = places
+    if values.ndim == 3:
+        dims.append(names["channel"] or "channel")
+        known = names["channels"]
+        coords[dims[2]] = np.arange(values.shape[2]) if known is None else known
+    return xr.DataArray(values, dims=dims, coords=coords, name=names["value"]).sortby(axis)
 
 
 def _with_units(found: xr.DataArray, units: Mapping[str, str] | None) -> xr.DataArray:
@@ -262,7 +320,7 @@ def _with_units(found: xr.DataArray, units: Mapping[str, str] | None) -> xr.Data
         known = {**dict.fromkeys(own, ""), **told}
         found = found.assign_attrs(units=[known[name] for name in own])
     else:
-        own = [str(found.dims[-1]), str(found.name or "value")]
+        own = [str(found.dims[1]), str(found.name or "value")]
         if own[0] in told:
             found[own[0]].attrs["units"] = told[own[0]]
         if own[1] in told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,19 @@ __all__ = [
     "arrow_path",
     "draw_arrows",
     "draw_band",
+    "draw_colors",
     "draw_curve",
     "draw_pixels",
     "draw_points",
     "frame_image",
+    "is_color",
     "shade_levels",
 ]
 
 #: Number of shades between the darkest and the brightest value.
 N_SHADES = 32
+#: Channels that are drawn together: red, green and blue.
+N_COLORS = 3
 
 
 def shade_levels(*images: xr.DataArray) -> np.ndarray:
@@ -64,10 +69,57 @@ def draw_pixels(
     return back_end.contourf(left, -top, blocks.T, target, levels=levels, **(defaults | options))
 
 
+def is_color(images: xr.DataArray, axes: Sequence[Hashable]) -> bool:
+    """Return whether images have three channels, along a third axis, and are drawn in color."""
+    return len(axes) == 3 and images.sizes[axes[2]] == N_COLORS
+
+
+def draw_colors(
+    da: xr.DataArray, target: Any, *, axes: Sequence[Hashable], levels: Any, **options: Any
+) -> Any:
+    """Draw an image whose third axis has red, green and blue, and rows from top to bottom.
+
+    The smallest of `levels` is black, and the largest is full brightness, for all three. Where a
+    channel is missing the pixel is transparent. The back ends of arviz-plots draw no colors: this
+    calls what is behind them.
+    """
+    image = da.transpose(*axes).values
+    low, high = float(levels[0]), float(levels[-1])
+    known = np.isfinite(image).all(axis=-1)
+    shares = np.clip((np.where(known[..., None], image, low) - low) / (high - low), 0.0, 1.0)
+    pixels = np.round(255 * np.dstack([shares, known])).astype(np.uint8)
+    top, left = (_edges(da[axis].values) for axis in axes[:2])
+    left_end, right_end, bottom, upper = (
+        float(each) for each in (left[0], left[-1], -top[-1], -top[0])
+    )
+    name = backend_from_object(target).__name__
+    if name.startswith("arviz_plots.backend.matplotlib"):
+        extent = left_end, right_end, bottom, upper
+        defaults: dict[str, Any] = {"extent": extent, "interpolation": "nearest", "aspect": "equal"}
+        return target.imshow(pixels, **(defaults | options))
+    if name.startswith("arviz_plots.backend.bokeh"):
+        # rows go upwards, and a pixel is one number
+        packed = np.ascontiguousarray(pixels[::-1]).view(np.uint32)[..., 0]
+        place = {"x": left_end, "y": bottom, "dw": right_end - left_end, "dh": upper - bottom}
+        return target.image_rgba(image=[packed], **(place | options))
+    if name.startswith("arviz_plots.backend.plotly"):
+        graph_objects = import_module("plotly.graph_objects")
+        n_rows, n_columns = pixels.shape[:2]
+        down, across = (bottom - upper) / n_rows, (right_end - left_end) / n_columns
+        place = {"x0": left_end + across / 2, "dx": across, "y0": upper + down / 2, "dy": down}
+        opaque = pixels * np.array([1, 1, 1, 1.0 / 255])
+        trace = graph_objects.Image(z=opaque, colormodel="rgba", **(place | options))
+        target.add_trace(trace)
+        return trace
+    drawn = {"function": "image", "pixels": pixels, "x": left, "y": -top, **options}
+    target.append(drawn)
+    return drawn
+
+
 def frame_image(da: xr.DataArray, target: Any, *, axes: Sequence[Hashable], **_: Any) -> None:
     """Remove margins and ticks of an image."""
     back_end = backend_from_object(target)
-    top, left = (_edges(da[dim].values) for dim in axes)
+    top, left = (_edges(da[dim].values) for dim in axes[:2])
     back_end.xlim((float(left[0]), float(left[-1])), target)
     back_end.ylim((float(-top[-1]), float(-top[0])), target)
     back_end.xticks([], [], target)

@@ -15,13 +15,15 @@ from arviz_plots.plot_collection import PlotCollection
 from pymc_mcoem.plots.drawing import (
     draw_arrows,
     draw_band,
+    draw_colors,
     draw_curve,
     draw_pixels,
     draw_points,
     frame_image,
+    is_color,
     shade_levels,
 )
-from pymc_mcoem.plots.layers import Layers, labels, make_grid, with_unit
+from pymc_mcoem.plots.layers import Layers, labels, make_grid, plain_label, with_unit
 from pymc_mcoem.validation import is_whole
 
 __all__ = ["plot_registration"]
@@ -67,7 +69,8 @@ def plot_registration(
     to the template's; and the observation aligned on the common clock. Bands have two posterior
     standard deviations on either side. For images a row has the data, the template, the template
     warped onto the data, and the displacement field, with arrows from points of the image to their
-    places on the template.
+    places on the template. Images of three channels are drawn in color. Of other channels choose
+    one, as ``registration.sel(lead="II")``, and that of the observation and the templates.
 
     Parameters
     ----------
@@ -161,7 +164,7 @@ def plot_registration(
             found["class"].values.tolist(), texts, found["class_probability"].values, strict=True
         )
     }
-    is_image = len(axes) == 2
+    is_image = len(axes) > 1
     if is_image:
         content = _image_panels(found, observation, templates, axes, names, max_arrows)
     else:
@@ -181,7 +184,7 @@ def plot_registration(
         layers.draw(plot_collection, visual, draw, data, at={"panel": panel}, **options)
     if is_image:
         frame = partial(
-            _frame_as, image=found["template_mean"].transpose("class", *axes), axes=axes
+            _frame_as, image=found["template_mean"].transpose("class", *axes), axes=axes[:2]
         )
         layers.draw(plot_collection, "ticks", frame, store=False)
     for visual, of in content.texts.items():
@@ -282,9 +285,11 @@ def _image_panels(
     }
     content = _Content([titles[name] for name in [*images, "arrows"]], [])
     shades = {"axes": axes, "levels": shade_levels(*images.values())}
+    draw = draw_pixels if len(axes) == 2 else draw_colors
     content.drawings = [
-        (visual, draw_pixels, image, titles[visual], shades) for visual, image in images.items()
+        (visual, draw, image, titles[visual], shades) for visual, image in images.items()
     ]
+    axes = axes[:2]
     strides = {axis: slice(None, None, -(-found.sizes[axis] // max_arrows)) for axis in axes}
     ends = _ends(found["warp_mean"], axes).isel(strides)
     content.drawings.append(
@@ -317,7 +322,13 @@ def _axes(registration: Any) -> tuple[str, ...]:
             "registration.isel(observation=0)."
         )
     axes = tuple(str(dim) for dim in registration["template_mean"].dims if dim != "class")
-    if len(axes) > 2 or (len(axes) == 2 and "point" not in registration.coords):
+    channels = [dim for dim in axes if dim not in registration["warp_mean"].dims]
+    if channels and not (len(axes) == 3 and is_color(registration["template_mean"], axes)):
+        raise ValueError(
+            f"registration: has several channels along {channels[0]!r}; choose one, as "
+            f"registration.sel({channels[0]}={plain_label(registration[channels[0]].values[0])!r})."
+        )
+    if len(axes) - len(channels) > 2 or (len(axes) == 2 and "point" not in registration.coords):
         raise ValueError(f"registration: has the axes {axes}; only curves and images are drawn.")
     return axes
 

@@ -10,7 +10,7 @@ import xarray as xr
 from arviz_base.labels import BaseLabeller
 from arviz_plots.plot_collection import PlotCollection
 
-from pymc_mcoem.plots.drawing import draw_curve, draw_pixels, frame_image, shade_levels
+from pymc_mcoem.plots.drawing import draw_curve, is_color
 from pymc_mcoem.plots.histories import read_path, sequential_colors, snapshots
 from pymc_mcoem.plots.layers import (
     Layers,
@@ -20,7 +20,7 @@ from pymc_mcoem.plots.layers import (
     plain_label,
     with_unit,
 )
-from pymc_mcoem.plots.templates import require_drawable
+from pymc_mcoem.plots.templates import draw_images, require_drawable
 from pymc_mcoem.templates.images import template_images
 
 if TYPE_CHECKING:
@@ -121,26 +121,35 @@ def plot_template_history(
     chosen = {name: np.atleast_1d(value) for name, value in (coords or {}).items()}
     data = xr.Dataset({"template": templates.sel(chosen)})
     names = dict(zip(data["class"].values.tolist(), labels(data, "class", labeller), strict=True))
+    every = (*axes, *mixture.settings.channel_dims)
     if len(axes) == 1:
-        return _draw_curves(data, axes[0], names, layers, plot_collection, backend, pc_kwargs)
+        return _draw_curves(data, every, names, layers, plot_collection, backend, pc_kwargs)
+    over = every[2:] if not is_color(data["template"], every) else ()
     if plot_collection is None:
         plot_collection = make_grid(
-            data, backend, pc_kwargs, rows=["class"], cols=["snapshot"], square=True
+            data, backend, pc_kwargs, rows=["class", *over], cols=["snapshot"], square=True
         )
-    levels = shade_levels(data["template"])
-    layers.draw(plot_collection, "image", draw_pixels, data, axes=axes, levels=levels)
-    layers.draw(plot_collection, "ticks", frame_image, data, axes=axes, store=False)
-    first = {dim: data[dim].values[0] for dim in ("class", "snapshot")}
+    draw_images(layers, plot_collection, data, every)
+    first = {dim: data[dim].values[0] for dim in ("class", "snapshot", *over)}
     layers.write(
         plot_collection,
         "title",
-        lambda _, sel: str(sel["snapshot"]) if sel["class"] == first["class"] else None,
+        lambda _, sel: (
+            str(sel["snapshot"])
+            if all(sel[dim] == first[dim] for dim in ("class", *over))
+            else None
+        ),
     )
     layers.write(
         plot_collection,
         "ylabel",
         lambda _, sel: (
-            f"class {names[plain_label(sel['class'])]}"
+            ", ".join(
+                [
+                    f"class {names[plain_label(sel['class'])]}",
+                    *(f"{dim} {sel[dim]}" for dim in over),
+                ]
+            )
             if sel["snapshot"] == first["snapshot"]
             else None
         ),
@@ -150,24 +159,29 @@ def plot_template_history(
 
 def _draw_curves(
     data: xr.Dataset,
-    axis: str,
+    axes: Sequence[str],
     names: Mapping[Any, str],
     layers: Layers,
     plot_collection: PlotCollection | None,
     backend: str | None,
     pc_kwargs: Mapping[str, Any],
 ) -> PlotCollection:
+    axis, *over = axes
     if plot_collection is None:
         aes: dict[str, list[Hashable]] = {"color": ["snapshot"]}
         shades = sequential_colors(data.sizes["snapshot"])
         plot_collection = make_wrap(
-            data, backend, {"color": shades, **pc_kwargs}, aes=aes, cols=["class"]
+            data, backend, {"color": shades, **pc_kwargs}, aes=aes, cols=["class", *over]
         )
     layers.draw(
         plot_collection, "curve", draw_curve, data, aes=list(plot_collection.aes_set), x=axis
     )
     layers.write(
-        plot_collection, "title", lambda _, sel: f"class {names[plain_label(sel['class'])]}"
+        plot_collection,
+        "title",
+        lambda _, sel: ", ".join(
+            [f"class {names[plain_label(sel['class'])]}", *(f"{dim} {sel[dim]}" for dim in over)]
+        ),
     )
     layers.write(plot_collection, "xlabel", lambda *_: with_unit(data[axis], axis))
     first = data["class"].values[0]

@@ -10,8 +10,15 @@ import xarray as xr
 from arviz_base.labels import BaseLabeller
 from arviz_plots.plot_collection import PlotCollection
 
-from pymc_mcoem.plots.drawing import draw_curve, draw_pixels, frame_image, shade_levels
-from pymc_mcoem.plots.layers import Layers, labels, make_wrap, plain_label, with_unit
+from pymc_mcoem.plots.drawing import (
+    draw_colors,
+    draw_curve,
+    draw_pixels,
+    frame_image,
+    is_color,
+    shade_levels,
+)
+from pymc_mcoem.plots.layers import Layers, labels, make_grid, make_wrap, plain_label, with_unit
 from pymc_mcoem.templates.images import template_images
 
 if TYPE_CHECKING:
@@ -37,7 +44,10 @@ def plot_templates(
     """Draw the templates of all classes, each with the weight of its class.
 
     Curves share one plot and differ in color and line style. Images have a plot each and a common
-    scale of shades, dark for the smallest value of all templates and bright for the largest.
+    scale of shades, dark for the smallest value of all templates and bright for the largest. Images
+    of three channels are drawn in color, their channels as red, green and blue on that scale. Of
+    other channels each has a plot: of curves with the lines of all classes, of images in the row of
+    its class, with shades of its own.
 
     Parameters
     ----------
@@ -47,7 +57,7 @@ def plot_templates(
     coords : mapping, optional
         Classes to draw, as ``{"class": [0, 2]}``.
     plot_collection : PlotCollection, optional
-        For images with facet dimension ``class``.
+        For images with facet dimension ``class``, and with that of channels if each has a plot.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
     labeller : labeller, optional
         Labels the classes.
@@ -57,8 +67,9 @@ def plot_templates(
         False omits a visual. Valid keys:
 
         * curve -> passed to the back end's ``line``
-        * image -> passed to ``contourf``; ``cmap`` is "viridis" by default
-        * title -> passed to ``title``; images only
+        * image -> passed to ``contourf``; ``cmap`` is "viridis" by default. In color passed to
+          matplotlib's ``imshow``, bokeh's ``image_rgba``, or plotly's ``Image``
+        * title -> passed to ``title``; images, and curves of several channels
         * xlabel, ylabel -> passed to ``xlabel`` and ``ylabel``; curves only
         * legend -> passed to `arviz_plots.PlotCollection.add_legend`; curves only
         * ticks -> False keeps the axes of images
@@ -115,18 +126,59 @@ def plot_templates(
     }
     data = xr.Dataset({"template": templates})
     if len(axes) == 1:
-        return _draw_curves(data, axes[0], words, layers, plot_collection, backend, pc_kwargs)
-    if plot_collection is None:
+        channel = mixture.settings.channel_name
+        return _draw_curves(
+            data, axes[0], channel, words, layers, plot_collection, backend, pc_kwargs
+        )
+    every = (*axes, *mixture.settings.channel_dims)
+    over = every[2:] if not is_color(templates, every) else ()
+    if plot_collection is None and over:
+        plot_collection = make_grid(
+            data, backend, pc_kwargs, rows=["class"], cols=list(over), square=True
+        )
+    elif plot_collection is None:
         plot_collection = make_wrap(data, backend, pc_kwargs, cols=["class"], square=True)
-    levels = shade_levels(templates)
-    layers.draw(plot_collection, "image", draw_pixels, data, axes=axes, levels=levels)
-    layers.draw(plot_collection, "ticks", frame_image, data, axes=axes, store=False)
-    layers.write(plot_collection, "title", lambda _, sel: words[plain_label(sel["class"])])
+    draw_images(layers, plot_collection, data, every)
+    first = {dim: plain_label(templates[dim].values[0]) for dim in over}
+    layers.write(
+        plot_collection,
+        "title",
+        # the first plot of a row of channels has the text of the class
+        lambda _, sel: "\n".join(
+            [words[plain_label(sel["class"])]] * all(sel[dim] == first[dim] for dim in over)
+            + [f"{dim} {sel[dim]}" for dim in over]
+        ),
+    )
     return plot_collection
 
 
+def draw_images(
+    layers: Layers, collection: PlotCollection, data: xr.Dataset, axes: Sequence[str]
+) -> None:
+    """Draw the images of the variable ``template``, with two or three axes, the last of channels.
+
+    All have the same shades, and three channels together one color. Other channels have a plot and
+    shades each.
+    """
+    templates = data["template"]
+    grid: Any = axes[:2]
+    if is_color(templates, axes):
+        levels = shade_levels(templates)
+        layers.draw(collection, "image", draw_colors, data, axes=axes, levels=levels)
+    elif len(axes) == 3:
+        for label in templates[axes[2]].values:
+            place = {axes[2]: label}
+            own = data.sel(place, drop=True)
+            levels = shade_levels(own["template"])
+            layers.draw(collection, "image", draw_pixels, own, at=place, axes=grid, levels=levels)
+    else:
+        levels = shade_levels(templates)
+        layers.draw(collection, "image", draw_pixels, data, axes=grid, levels=levels)
+    layers.draw(collection, "ticks", frame_image, data, axes=grid, store=False)
+
+
 def require_drawable(mixture: TemplateMixture) -> tuple[str, ...]:
-    """Return the names of a mixture's axes: one for curves, two for images."""
+    """Return the names of a mixture's axes but that of channels: one of curves, two of images."""
     axes = tuple(mixture.settings.dim_names)
     if len(axes) > 2:
         raise ValueError(
@@ -139,6 +191,7 @@ def require_drawable(mixture: TemplateMixture) -> tuple[str, ...]:
 def _draw_curves(
     data: xr.Dataset,
     axis: str,
+    channel: str | None,
     words: Mapping[Any, str],
     layers: Layers,
     plot_collection: PlotCollection | None,
@@ -149,11 +202,14 @@ def _draw_curves(
     data = data.assign_coords({"class": list(words.values())})
     if plot_collection is None:
         aes: dict[str, list[Hashable]] = {"color": ["class"], "linestyle": ["class"]}
-        plot_collection = make_wrap(data, backend, pc_kwargs, aes=aes, cols=[])
+        cols = [] if channel is None else [channel]
+        plot_collection = make_wrap(data, backend, pc_kwargs, aes=aes, cols=cols)
     layers.draw(
         plot_collection, "curve", draw_curve, data, aes=list(plot_collection.aes_set), x=axis
     )
     layers.write(plot_collection, "xlabel", lambda *_: with_unit(data[axis], axis))
     layers.write(plot_collection, "ylabel", lambda *_: with_unit(data["template"], "template"))
+    if channel is not None:
+        layers.write(plot_collection, "title", lambda _, sel: f"{channel} {sel[channel]}")
     layers.add_legend(plot_collection, dim="class", aes=["color", "linestyle"], title="")
     return plot_collection

@@ -109,7 +109,8 @@ def curvature(inputs: CurvatureInputs) -> Curvature | None:
         return None
     share = pt.scalar("residual_share", dtype="float64")
     precision: Any = inputs.precision
-    bent: Any = 0.0 if settings.scale is None else settings.scale[1] * inputs.scale
+    scale: Any = inputs.scale
+    bent: Any = 0.0 if settings.scale is None else settings.scale[1] * scale
     if settings.noise_correlation is not None:
         precision = bent = 0.0
     points = [_point_terms(inputs, channel, share) for channel in inputs.channels]

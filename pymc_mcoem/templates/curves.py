@@ -184,9 +184,9 @@ class CurveSource:
                     f"channels is {channels!r}, and points are no curves that have such a dim; "
                     "give the number of channels or their labels."
                 )
-            known = {} if name is None else {"name": str(name)}
-            units = {} if name is None else _units_of(name, attributes)
-            return cls(given, units=units, channels=channels, **known)
+            if name is None:
+                return cls(given, channels=channels)
+            return cls(given, str(name), _units_of(name, attributes), channels=channels)
         if given.dims[1:] == (PART, OWN_POINT):
             return replace(cls._own(given), channels=channels)
         given, channels = _channels_last(given, channels)
@@ -209,9 +209,10 @@ class CurveSource:
     @property
     def coefficients(self) -> str:
         """Range of templates' coefficients: that of the values, if these are known."""
-        has_negative = self.first is not None and any(
-            goes_below_zero(curve) for curve in self.first if not np.isnan(curve).all()
-        )
+        # each channel by itself, as they may differ in size
+        curves = np.empty((0, 1)) if self.first is None else np.moveaxis(self.first, 1, -1)
+        rows = curves.reshape(-1, curves.shape[-1])
+        has_negative = any(goes_below_zero(row) for row in rows if not np.isnan(row).all())
         return "real" if has_negative else "nonnegative"
 
     def fit_priors(

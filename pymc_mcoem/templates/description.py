@@ -34,7 +34,7 @@ def describe_mixture(settings: TemplateSettings, priors: TemplatePriors) -> dict
     # no entry of mixtures of one channel, whose files are older than channels
     channels = (
         {}
-        if settings.channel_name is None
+        if settings.channel_labels is None
         else {"channels": f"{settings.channel_name}: {list(map(str, settings.channel_labels))}"}
     )
     return {

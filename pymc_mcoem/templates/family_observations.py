@@ -83,10 +83,11 @@ class TemplateObservations(ModelObservations):
                 settings.deformation.check_points,
             )
         if settings.coefficients == "nonnegative" and not self._warned_of_negative_values:
-            values = encoded["observed_values"]
-            if goes_below_zero(values):
+            values = encoded["observed_values"].reshape(-1, settings.n_channels).T
+            low = [channel.min() for channel in values if goes_below_zero(channel)]
+            if low:
                 warnings.warn(
-                    f"observation has values down to {values.min():.4g}, which templates with "
+                    f"observation has values down to {min(low):.4g}, which templates with "
                     "coefficients='nonnegative' cannot follow; pass coefficients='real' if they "
                     "are more than noise.",
                     stacklevel=2,

@@ -133,7 +133,7 @@ class TemplateMixture(RegisteringFamily):
     @classmethod
     def for_images(
         cls,
-        shape: tuple[int, int] | tuple[int, int, int],
+        shape: tuple[int, ...],
         n_classes: int,
         *,
         channels: int | Sequence[Any] | Mapping[str, Any] | None = None,

@@ -84,8 +84,9 @@ class RegisteringFamily(TemplateFamily):
             - ``aligned``, the observation on the common frame, y at ``inverse`` over λ, with
               straight lines between its points;
             - ``template`` λ f_j(D(u_s, β)), the template as it lies over the observation, also at
-              missing points and beyond the end of a curve;
-            - ``scale`` λ, if the mixture has one;
+              missing points and beyond the end of a curve. It and ``aligned`` have the dim of
+              channels last, if there are some, which share their warp;
+            - ``scale`` λ, if the mixture has one, the same for all channels;
             - ``deformation`` β (deformation_coordinate).
 
             ``predicted_sd`` and ``predicted_sd_averaged`` are the standard deviations of an
@@ -269,6 +270,7 @@ def _labeled(settings: TemplateSettings, found: Sequence[Registered]) -> xr.Data
     n_classes = len(found[0].probability)
     grid, shape = settings.dim_names, settings.grid_shape
     dims: dict[str, tuple[str, ...]] = dict.fromkeys(found[0].moments, grid)
+    dims |= dict.fromkeys({"template", "predicted", "aligned"} & dims.keys(), settings.value_dims)
     dims |= {"deformation": ("deformation_coordinate",), "scale": ()}
     coords: dict[str, Any] = {
         "class": np.arange(n_classes),
@@ -283,7 +285,10 @@ def _labeled(settings: TemplateSettings, found: Sequence[Registered]) -> xr.Data
         # that make no grid has their name.
         name = "place" if "point" in grid else "point"
         coords[name] = (dims["warp"], settings.points.reshape(*shape, n_dims))
-    lengths = {**dict(zip(grid, shape, strict=True)), "coordinate": n_dims}
+    lengths = {
+        **dict(zip(settings.value_dims, settings.value_shape, strict=True)),
+        "coordinate": n_dims,
+    }
     lengths["deformation_coordinate"] = len(settings.deformation.labels)
     of_values = settings.value_attributes
     attributes = {"template": of_values, "predicted": of_values, "aligned": of_values}

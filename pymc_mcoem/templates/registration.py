@@ -171,9 +171,9 @@ class Registrar:
             scale = np.exp(positions[:, n_parameters])
             found["scale"] = _moments(scale)
         warped = self._warped(beta)
-        shown = scale[:, None] * self._shown(warped, alone["templates"][0])
-        template, template_sd = _moments(shown)
-        noise = np.ravel(alone["noise_variance"])[0]
+        factor = scale.reshape((-1, *[1] * (1 + len(settings.channel_shape))))
+        template, template_sd = _moments(factor * self._of_channels(warped, alone["templates"][0]))
+        noise = np.reshape(alone["noise_variance"], settings.channel_shape)
         found |= {
             "warp": _moments(warped),
             "template": (template, template_sd),
@@ -182,7 +182,7 @@ class Registrar:
         places = self._places(beta, warped, clocks[j])
         if places is not None:
             found["inverse"] = gapped_moments(places)
-            found["aligned"] = gapped_moments(self._aligned(data, places) / scale[:, None])
+            found["aligned"] = gapped_moments(self._aligned(data, places) / factor)
         return found
 
     def _places(self, beta: np.ndarray, warped: np.ndarray, clock: np.ndarray) -> np.ndarray | None:
@@ -200,13 +200,29 @@ class Registrar:
         return places[..., 0] if places.shape[-1] == 1 else places
 
     def _aligned(self, data: Arrays, places: np.ndarray) -> np.ndarray:
-        """Return the observation at places (n_draws, n_points, ...), NaN where it has no data."""
-        settings = self.mixture.settings
+        """Return the observation at places (n_draws, n_points, ...), NaN where it has no data.
+
+        Channels come last.
+        """
         values, mask = data["observed_values"], data["observed_mask"]
+        if not self.mixture.settings.channel_shape:
+            return self._resampled(values, mask, data, places)
+        channels = range(self.mixture.settings.n_channels)
+        return np.stack(
+            [self._resampled(values[..., c], mask[..., c], data, places) for c in channels], axis=-1
+        )
+
+    def _resampled(
+        self, values: np.ndarray, mask: np.ndarray, data: Arrays, places: np.ndarray
+    ) -> np.ndarray:
+        """Return the values of one channel at places, (n_draws, n_points)."""
+        settings = self.mixture.settings
         if places.ndim == 3:
             assert self._frame is not None
             return self._frame.resample(values, mask, places)
         seen = mask > 0
+        if not seen.any():  # another channel has values
+            return np.full(places.shape, np.nan)
         given = data["own_points"] if settings.own_points is not None else settings.points[:, 0]
         return np.stack(
             [np.interp(row, given[seen], values[seen], np.nan, np.nan) for row in places]
@@ -222,6 +238,12 @@ class Registrar:
         if isinstance(warp, TimeWarp):
             return warp.evaluate(settings.points[:, 0], beta)[..., None]
         return np.stack([self._warp(row) for row in beta])
+
+    def _of_channels(self, warped: np.ndarray, template: np.ndarray) -> np.ndarray:
+        """Return the templates of one class at warped points, with channels last."""
+        if template.ndim == 1:
+            return self._shown(warped, template)
+        return np.stack([self._shown(warped, each) for each in template], axis=-1)
 
     def _shown(self, warped: np.ndarray, template: np.ndarray) -> np.ndarray:
         """Return a template (n_basis,) at warped points (n_draws, n_points, n_dims)."""

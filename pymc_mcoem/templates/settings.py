@@ -242,9 +242,10 @@ def read_channels(channels: Any) -> tuple[str | None, np.ndarray | None]:
     """
     if channels is None:
         return None, None
-    name, given = CHANNEL, channels
+    name: Any = CHANNEL
+    given = channels
     if isinstance(channels, Mapping):
-        (name, given) = next(iter(channels.items())) if len(channels) == 1 else (None, None)
+        name, given = next(iter(channels.items())) if len(channels) == 1 else (None, None)
     labels = np.arange(given) if is_whole(given) and given > 0 else np.asarray(given)
     is_vector = labels.ndim == 1 and labels.size > 0 and labels.dtype.kind in "iufUS"
     if not (isinstance(name, str) and is_vector and len(np.unique(labels)) == len(labels)):

@@ -86,6 +86,18 @@ MIXTURES |= {
     "full correlated": lambda: mixture_of(
         RigidMotion(), SCATTERED, covariance="full", noise_correlation=correlation(SCATTERED)
     ),
+    "colors": lambda: mixture_of(RigidMotion() + field(), channels=3),
+    "everything in colors": lambda: mixture_of(
+        field() + RigidMotion(),
+        scale=(9.0, 10.0),
+        noise="class",
+        covariance="diagonal",
+        channels=["red", "infrared"],
+    ),
+    "leads": lambda: curves(channels=2),
+    "everything in leads": lambda: curves(
+        scale=(9.0, 10.0), noise="class", covariance="full", channels={"lead": ["II", "V1"]}
+    ),
     "correlated field": lambda: mixture_of(field(), noise_correlation=correlation(POINTS)),
     "correlated curves": lambda: curves(noise_correlation=correlation(TIMES[:, None])),
     "everything correlated in curves": lambda: curves(
@@ -114,6 +126,9 @@ def data_of(mixture, rng):
     theta["weights"] = np.array([0.2, 0.3, 0.5])
     noise = np.array([0.1, 0.2, 0.3])
     theta["noise_variance"] = noise if theta["noise_variance"].ndim else noise[0]
+    if mixture.settings.channel_shape:
+        size = mixture.model["noise_variance"].get_value().shape
+        theta["noise_variance"] = rng.uniform(0.1, 0.3, size=size)
     if "deformation_variance" in theta:
         theta["deformation_variance"] = rng.uniform(
             0.1, 0.5, size=theta["deformation_variance"].shape
