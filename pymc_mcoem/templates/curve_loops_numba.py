@@ -29,7 +29,7 @@ __all__ = ["evaluate"]
 #  5, 6 mean and precision of the warp's prior, one precision for all classes or one each
 #  7 deviations  8 log_prior  9 noise_variance  10 templates, a class after the other, and within
 #    it a channel after the other  11 values  12 mask, a channel after the other
-# 13 precision of correlated noise of variance one, (n_points, n_points), or nothing
+# 13 precision of correlated noise of variance one, (n_channels, n_points, n_points), or nothing
 # 14 weights of the nodes in the integrals up to the points, (n_nodes, n_points), then scratch
 
 
@@ -135,8 +135,8 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
             for s in range(length):
                 own[s] *= scale
         variance = reals[0] * reals[places[9] + k * n_channels + c]
-        seen = mask[c * n : (c + 1) * n]
-        found += likelihood(values[c * n : (c + 1) * n], seen, noise_precision, own, variance, away)
+        seen, joins = mask[c * n : (c + 1) * n], noise_precision[c * n * n : (c + 1) * n * n]
+        found += likelihood(values[c * n : (c + 1) * n], seen, joins, own, variance, away)
         if degree == 0:
             continue
         for s in range(n):

@@ -25,8 +25,10 @@ from pymc_mcoem.templates.starts import (
     first_parameters,
     kmeans_start,
     mean_design,
+    n_free,
     random_start,
     stack_encoded,
+    template_precision,
     warn_of_size,
 )
 from pymc_mcoem.templates.warps.deformations import Deformation
@@ -57,6 +59,7 @@ class TemplateFamily(TemplateObservations, Family):
         dim_coords: Sequence[Any] | None = None,
         units: Mapping[str, str] | None = None,
         channels: int | Sequence[Any] | Mapping[str, Any] | None = None,
+        offset: float | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
             "scale": scale,
@@ -71,6 +74,7 @@ class TemplateFamily(TemplateObservations, Family):
             "dim_coords": dim_coords,
             "units": units,
             "channels": channels,
+            "offset": offset,
         }
         self.priors = TemplatePriors() if priors is None else priors
         if not isinstance(self.priors, TemplatePriors):
@@ -78,7 +82,7 @@ class TemplateFamily(TemplateObservations, Family):
         self.settings = check_settings(points, basis, deformation, n_classes, self._options)
         self.gram = basis.gram()
         # refuse priors of the wrong size now, not at the first M-step
-        self._precision = self.priors.precision(self.gram)
+        self._precision = template_precision(self.settings, self.priors, self.gram)
         self.priors.mean(self.settings.n_classes, *self.settings.channel_shape, basis.n_basis)
         self.priors.rate_of_noise(self.settings.channel_shape)
         self.priors.concentration(self.settings.n_classes)
@@ -233,6 +237,7 @@ class TemplateFamily(TemplateObservations, Family):
             priors=self.priors,
             gram=self.gram,
             precision=self._precision,
+            n_free=n_free(self.settings),
             base_covariance=self.settings.base_covariance,
             covariance=self.settings.covariance,
             noise=self.settings.noise,

@@ -58,7 +58,7 @@ _N_SIZES = len(SIZES)
 #  8 to 11 deviations, log-priors, noise variances and templates, a class after the other, and
 #     within it a channel after the other
 #  12, 13 values and mask, a channel after the other
-#  14 precision of correlated noise of variance one, (n_points, n_points), or nothing
+#  14 precision of correlated noise of variance one, (n_channels, n_points, n_points), or nothing
 #  15 scratch
 
 #: Bandwidths from a center beyond which its kernel is zero.
@@ -281,8 +281,8 @@ def evaluate(
                 own[s] *= scale
         variance = reals[0] * reals[places[10] + k * n_channels + c]
         inverse = 1.0 / variance
-        seen = mask[c * n : (c + 1) * n]
-        found += likelihood(values[c * n : (c + 1) * n], seen, noise_precision, own, variance, away)
+        seen, joins = mask[c * n : (c + 1) * n], noise_precision[c * n * n : (c + 1) * n * n]
+        found += likelihood(values[c * n : (c + 1) * n], seen, joins, own, variance, away)
         if degree == 0:
             continue
         for s in range(n):

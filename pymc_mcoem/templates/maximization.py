@@ -28,6 +28,7 @@ def maximize_templates(
     ready: np.ndarray | None = None,
     present: Mapping[str, np.ndarray] | None = None,
     precision: np.ndarray | None = None,
+    n_free: int = 0,
 ) -> dict[str, np.ndarray]:
     """Return the parameters that maximize n* × (expected log-likelihood) + log-priors.
 
@@ -59,6 +60,8 @@ def maximize_templates(
         θ before the M-step; needed if a class is not ready.
     precision : ndarray of shape (L, L), optional
         What the priors make of `gram`, where that is known.
+    n_free : int
+        Number of directions in which `precision` is zero.
 
     Returns
     -------
@@ -109,7 +112,7 @@ def maximize_templates(
         "weights": weights / weights.sum(),
         "templates": templates,
         "noise_variance": _noise(
-            statistics, residuals, share, priors, templates.shape[-1], noise, waiting
+            statistics, residuals, share, priors, templates.shape[-1] - n_free, noise, waiting
         ),
         **_deformations(statistics, share, priors, base_covariance, covariance, waiting),
     }

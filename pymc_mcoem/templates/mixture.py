@@ -80,7 +80,14 @@ class TemplateMixture(RegisteringFamily):
         observation, (*grid_shape, n_channels). Each class has a template for each channel, λ is
         one for all channels, and each channel has a noise variance of its own, as channels may
         differ in what they measure. Values may be missing in some channels only. None: one value
-        at each point, without that axis.
+        at each point, without that axis. Not with `own_points`.
+    offset : float or None, default None
+        Standard deviation r of a constant that each observation adds to its values, such as the
+        baseline of a recording, in standard deviations of the noise: o ~ Normal(0, r²σ²), for each
+        channel of its own. Constants that stray by more than the noise, as 10, are best told to
+        stray too far rather than too little. They are summed out: `noise_variance` is that of the
+        noise alone, and `register` gives the constants. Within a class they have mean zero, up to
+        where templates are told to be nonnegative or cannot have that level. None: no constant.
 
     Attributes
     ----------
@@ -113,7 +120,8 @@ class TemplateMixture(RegisteringFamily):
     noise, ``template_gram`` is stored as the sums of `GaussianBasis.gram_sums`, 961 numbers
     instead of 65,536; `GaussianBasis.unpack_gram` turns them into matrices. With channels the first
     two, ``squared_norm`` and ``observed_points`` have an axis of channels, and the density is the
-    product over channels: Y_c = λ f_jc(D(u_s, β)) + ε_c with Var ε_c = σ_c².
+    product over channels: Y_c = λ f_jc(D(u_s, β)) + ε_c with Var ε_c = σ_c². With an offset Σ is
+    the correlation plus r² in all its entries, and the prior of templates leaves their level free.
 
     Examples
     --------
@@ -184,7 +192,7 @@ class TemplateMixture(RegisteringFamily):
             details finer than a twentieth of the image.
         **options
             Further options of `TemplateMixture`: `scale`, `covariance`, `noise`,
-            `noise_correlation`, `priors`.
+            `noise_correlation`, `offset`, `priors`.
 
         Returns
         -------
@@ -284,7 +292,7 @@ class TemplateMixture(RegisteringFamily):
             same when it is loaded.
         **options
             Further options of `TemplateMixture`: `covariance`, `noise`, `noise_correlation`,
-            `own_points`, `units`.
+            `offset`, `own_points`, `units`.
 
         Returns
         -------

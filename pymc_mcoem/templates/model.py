@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -302,8 +304,8 @@ class _Whitener:
     def __init__(self, settings: TemplateSettings, mask: TensorVariable) -> None:
         self.mask = mask
         self.factor = None
-        if settings.noise_correlation is not None:
-            self.factor = cholesky(masked_correlation(settings.noise_correlation, mask))
+        if settings.noise_covariance is not None:
+            self.factor = cholesky(masked_correlation(settings.noise_covariance, mask))
 
     def vector(self, values: TensorVariable) -> TensorVariable:
         masked = values * self.mask
@@ -328,9 +330,12 @@ class _Whitener:
 
 
 def masked_correlation(correlation: np.ndarray, mask: Any) -> Any:
-    """Return the correlation of points of which those without a mask are uncorrelated noise."""
+    """Return the correlation of points of which those without a mask are uncorrelated noise.
+
+    Offsets may have been added to the correlation of the noise.
+    """
     identity = np.eye(len(correlation))
-    # the correlation's diagonal is one, so this is diag(m) C diag(m) + diag(1 − m)
+    # without offsets the diagonal is one, so this is diag(m) C diag(m) + diag(1 − m)
     return (correlation - identity) * mask[:, None] * mask[None, :] + identity
 
 
@@ -343,7 +348,7 @@ def _observe(
 ) -> None:
     """Add the observed variable, in which missing points have draws but no density."""
     shape = settings.observation_shape
-    correlation = settings.noise_correlation
+    correlation = settings.noise_covariance
     if correlation is None:
         pm.CustomDist(
             "observation",
@@ -357,7 +362,7 @@ def _observe(
             dims=settings.observation_dims,
         )
         return
-    size = int(np.prod(shape))
+    size, channels = len(correlation), settings.channel_shape
     factor = np.linalg.cholesky(correlation)
 
     def logp(
@@ -366,24 +371,32 @@ def _observe(
         mask: TensorVariable,
         noise_variance: TensorVariable,
     ) -> TensorVariable:
-        flags = mask.reshape((size,))
-        lower = cholesky(masked_correlation(correlation, flags))
-        residual = flags * (value - mean).reshape((size,))
-        whitened = solve_triangular(lower, residual, lower=True, b_ndim=1)
-        return (
-            -0.5 * pt.sqr(whitened).sum() / noise_variance
-            - pt.log(pt.diagonal(lower)).sum()
-            - 0.5 * flags.sum() * pt.log(2.0 * np.pi * noise_variance)
-        )
+        found = []
+        for away, seen, variance in zip(
+            *(_flat_channels(settings, each) for each in (value - mean, mask)),
+            _of_channels(settings, noise_variance),
+            strict=True,
+        ):
+            flags = seen.reshape((size,))
+            lower = cholesky(masked_correlation(correlation, flags))
+            residual = flags * away.reshape((size,))
+            whitened = solve_triangular(lower, residual, lower=True, b_ndim=1)
+            found.append(
+                -0.5 * pt.sqr(whitened).sum() / variance
+                - pt.log(pt.diagonal(lower)).sum()
+                - 0.5 * flags.sum() * pt.log(2.0 * np.pi * variance)
+            )
+        return functools.reduce(operator.add, found)
 
     def dist(
         mean: TensorVariable, mask: TensorVariable, noise_variance: TensorVariable, size_: Any
     ) -> TensorVariable:
-        noise = pm.Normal.dist(0.0, 1.0, shape=(size,))
+        noise = pm.Normal.dist(0.0, 1.0, shape=(size, *channels))
         colored = matrix_product(factor, noise).reshape(shape)
         return mean + 0.0 * mask + pt.sqrt(noise_variance) * colored
 
-    letters = ",".join(f"g{axis}" for axis in range(len(shape)))
+    axes = [f"g{axis}" for axis in range(len(shape))]
+    letters, of_noise = ",".join(axes), ",".join(axes[len(axes) - len(channels) :])
     pm.CustomDist(
         "observation",
         mean.reshape(shape),
@@ -391,10 +404,10 @@ def _observe(
         noise_variance,
         logp=logp,
         dist=dist,
-        signature=f"({letters}),({letters}),()->({letters})",
+        signature=f"({letters}),({letters}),({of_noise})->({letters})",
         class_name="MaskedMvNormal",
         observed=values,
-        dims=settings.dim_names,
+        dims=settings.observation_dims,
     )
 
 

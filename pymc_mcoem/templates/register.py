@@ -87,6 +87,8 @@ class RegisteringFamily(TemplateFamily):
               missing points and beyond the end of a curve. It and ``aligned`` have the dim of
               channels last, if there are some, which share their warp;
             - ``scale`` λ, if the mixture has one, the same for all channels;
+            - ``offset``, the observation's own constant, if the mixture has one: ``template`` is
+              with it, ``aligned`` without;
             - ``deformation`` β (deformation_coordinate).
 
             ``predicted_sd`` and ``predicted_sd_averaged`` are the standard deviations of an
@@ -272,6 +274,7 @@ def _labeled(settings: TemplateSettings, found: Sequence[Registered]) -> xr.Data
     dims: dict[str, tuple[str, ...]] = dict.fromkeys(found[0].moments, grid)
     dims |= dict.fromkeys({"template", "predicted", "aligned"} & dims.keys(), settings.value_dims)
     dims |= {"deformation": ("deformation_coordinate",), "scale": ()}
+    dims["offset"] = settings.channel_dims
     coords: dict[str, Any] = {
         "class": np.arange(n_classes),
         "deformation_coordinate": list(settings.deformation.labels),
@@ -291,7 +294,7 @@ def _labeled(settings: TemplateSettings, found: Sequence[Registered]) -> xr.Data
     }
     lengths["deformation_coordinate"] = len(settings.deformation.labels)
     of_values = settings.value_attributes
-    attributes = {"template": of_values, "predicted": of_values, "aligned": of_values}
+    attributes = dict.fromkeys(("template", "predicted", "aligned", "offset"), of_values)
     if n_dims == len(grid) == 1:
         attributes |= dict.fromkeys(("warp", "inverse"), settings.attributes_of(grid[0]))
     probability = np.stack([each.probability for each in found])

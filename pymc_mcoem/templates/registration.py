@@ -172,8 +172,22 @@ class Registrar:
             found["scale"] = _moments(scale)
         warped = self._warped(beta)
         factor = scale.reshape((-1, *[1] * (1 + len(settings.channel_shape))))
-        template, template_sd = _moments(factor * self._of_channels(warped, alone["templates"][0]))
+        shown = factor * self._of_channels(warped, alone["templates"][0])
         noise = np.reshape(alone["noise_variance"], settings.channel_shape)
+        offset: Any = 0.0
+        template, template_sd = _moments(shown)
+        if settings.offset is not None:
+            at_data = shown
+            if settings.own_points is not None:
+                at_data = factor * self._of_channels(
+                    self._warped(beta, data["own_points"]), alone["templates"][0]
+                )
+            offset, variance = self._offsets(data, at_data, noise)
+            offset = offset[:, None]
+            middle, spread = _moments(offset[:, 0])
+            found["offset"] = middle, np.sqrt(np.square(spread) + variance)
+            template, template_sd = _moments(shown + offset)
+            template_sd = np.sqrt(np.square(template_sd) + variance)
         found |= {
             "warp": _moments(warped),
             "template": (template, template_sd),
@@ -182,7 +196,10 @@ class Registrar:
         places = self._places(beta, warped, clocks[j])
         if places is not None:
             found["inverse"] = gapped_moments(places)
-            found["aligned"] = gapped_moments(self._aligned(data, places) / factor)
+            aligned = self._aligned(data, places)
+            if settings.offset is not None:
+                aligned = aligned - offset
+            found["aligned"] = gapped_moments(aligned / factor)
         return found
 
     def _places(self, beta: np.ndarray, warped: np.ndarray, clock: np.ndarray) -> np.ndarray | None:
@@ -228,15 +245,45 @@ class Registrar:
             [np.interp(row, given[seen], values[seen], np.nan, np.nan) for row in places]
         )
 
-    def _warped(self, beta: np.ndarray) -> np.ndarray:
+    def _offsets(
+        self, data: Arrays, shown: np.ndarray, noise: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return means of offsets given each draw, (n_draws, ...), and their variance given it.
+
+        Both have an axis of channels if there is one. `shown` are templates at the data's points.
+        An offset has the prior Normal(0, r²σ²), and its posterior given all else is normal.
+        """
+        settings = self.mixture.settings
+        assert settings.offset is not None
+        shape = (-1, settings.n_channels)
+        values, mask = (
+            np.reshape(data[name], shape) for name in ("observed_values", "observed_mask")
+        )
+        away = values - shown.reshape(len(shown), *values.shape)
+        means, shares = np.zeros((len(shown), settings.n_channels)), np.zeros(settings.n_channels)
+        for c, seen in enumerate(mask.T > 0):
+            weights = np.ones(int(seen.sum()))
+            if settings.noise_correlation is not None:
+                weights = np.linalg.solve(settings.noise_correlation[np.ix_(seen, seen)], weights)
+            shares[c] = 1.0 / (settings.offset**-2 + weights.sum())
+            means[:, c] = shares[c] * (away[:, seen, c] @ weights)
+        variance: np.ndarray = noise * shares.reshape(settings.channel_shape)
+        return means.reshape(len(shown), *settings.channel_shape), variance
+
+    def _warped(self, beta: np.ndarray, points: np.ndarray | None = None) -> np.ndarray:
         """Return D at the mixture's points for each row of β, (n_rows, n_points, n_dims).
 
-        There need not be data at these points, even if the observation has points of its own.
+        There need not be data at these points, even if the observation has `points` of its own:
+        D is given there if these are passed, as a `TimeWarp` is the only warp that has them.
         """
         settings = self.mixture.settings
         warp = settings.deformation
         if isinstance(warp, TimeWarp):
-            return warp.evaluate(settings.points[:, 0], beta)[..., None]
+            return warp.evaluate(settings.points[:, 0] if points is None else points, beta)[
+                ..., None
+            ]
+        if points is not None:
+            return np.stack([warp.warp(points[:, None], row).eval() for row in beta])
         return np.stack([self._warp(row) for row in beta])
 
     def _of_channels(self, warped: np.ndarray, template: np.ndarray) -> np.ndarray:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.warps.deformations import Deformation
-from pymc_mcoem.validation import as_numbers, is_whole, require_whole
+from pymc_mcoem.validation import as_numbers, is_number, is_whole, require_whole
 
 __all__ = ["TemplateSettings", "check_settings", "read_channels"]
 
@@ -18,6 +19,8 @@ Covariance = Literal["scaled", "diagonal", "full"]
 Noise = Literal["shared", "class"]
 Coefficients = Literal["real", "nonnegative"]
 
+#: Offsets that are larger, in standard deviations of the noise, leave few digits to the rest.
+LARGEST_OFFSET = 1000.0
 #: Dimension of observations that have points of their own.
 OWN_POINT = "own_point"
 #: Dimension of curves that bring their points: these above the values.
@@ -28,7 +31,7 @@ CHANNEL = "channel"
 RESERVED = {
     *("class", "basis", "deformation_coordinate", "learned_coordinate"),
     *("learned_coordinate_column", "chain", "draw", "sample"),
-    *("class_index", "deformation", "scale", "observation", "weights", "templates"),
+    *("class_index", "deformation", "scale", "offset", "observation", "weights", "templates"),
     *("noise_variance", "deformation_variance", "deformation_covariance"),
     *("observed_values", "observed_mask", "own_points", OWN_POINT),
 }
@@ -53,6 +56,8 @@ class TemplateSettings:
         Largest number of points of an observation that has points of its own.
     units : dict of str to str
         Units by name: of axes and, under a name that is no axis, of the observation's values.
+    offset : float or None
+        Standard deviation of an observation's own constant, in those of the noise.
     channel_name : str or None
         Name of the last axis of an observation, along which channels are; None where there is none.
     channel_labels : ndarray of shape (n_channels,) or None
@@ -72,8 +77,22 @@ class TemplateSettings:
     coefficients: Coefficients = "real"
     own_points: int | None = None
     units: Mapping[str, str] = field(default_factory=dict)
+    offset: float | None = None
     channel_name: str | None = None
     channel_labels: np.ndarray | None = None
+
+    @cached_property
+    def noise_covariance(self) -> np.ndarray | None:
+        """Covariance of noise of variance one and of offsets; None where points are independent.
+
+        Of shape (n, n) with as many points as an observation may have, for each channel.
+        """
+        if self.offset is None:
+            return self.noise_correlation
+        size = len(self.points) if self.own_points is None else self.own_points
+        noise = np.eye(size) if self.noise_correlation is None else self.noise_correlation
+        found: np.ndarray = noise + self.offset**2
+        return found
 
     @property
     def channel_shape(self) -> tuple[int, ...]:
@@ -220,6 +239,7 @@ def check_settings(
         coefficients=options["coefficients"],
         own_points=_own_points(options, locations),
         units=_units(options["units"], names),
+        offset=_offset(options["offset"]),
         channel_name=channel_name,
         channel_labels=channel_labels,
     )
@@ -264,12 +284,11 @@ def _check_channels(name: str | None, names: tuple[str, ...], options: Mapping[s
             f"channels: their axis is called {name!r}, as another one is; give it a name of its "
             f"own, other than {names} and {sorted(RESERVED)}."
         )
-    for option in ("noise_correlation", "own_points"):
-        if options[option] is not None:
-            raise ValueError(
-                f"channels: {option} is known for one channel alone; leave {option} out, and mark "
-                "values that a channel lacks with NaN."
-            )
+    if options["own_points"] is not None:
+        raise ValueError(
+            "channels: own_points is known for one channel alone; leave own_points out, and mark "
+            "values that a channel lacks with NaN."
+        )
 
 
 def _units(units: Any, names: tuple[str, ...]) -> dict[str, str]:
@@ -322,6 +341,17 @@ def _grid(
             f"dim_coords has lengths {[len(label) for label in coords]}; the axes have {shape}."
         )
     return shape, names, coords
+
+
+def _offset(offset: Any) -> float | None:
+    if offset is None:
+        return None
+    if not (is_number(offset) and 0 < offset <= LARGEST_OFFSET):
+        raise ValueError(
+            f"offset is {offset!r}; give its standard deviation in those of the noise, above 0 and "
+            f"up to {LARGEST_OFFSET:g}, such as 10, or None."
+        )
+    return float(offset)
 
 
 def _scale(scale: Any) -> tuple[float, float] | None:

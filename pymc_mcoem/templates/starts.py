@@ -19,9 +19,11 @@ __all__ = [
     "kmeans_start",
     "labeled_statistics",
     "mean_design",
+    "n_free",
     "random_start",
     "random_templates",
     "stack_encoded",
+    "template_precision",
     "warn_of_size",
 ]
 
@@ -93,6 +95,32 @@ def warn_of_size(priors: TemplatePriors, values: np.ndarray, start: str) -> None
         )
 
 
+def n_free(settings: TemplateSettings) -> int:
+    """Return the number of directions of a template on which the prior says nothing.
+
+    That is the level, where observations have offsets: these leave little in the data on it, which
+    even a weak prior would outweigh. The mean of offsets would not be zero within a class.
+    """
+    return 0 if settings.offset is None else 1
+
+
+def template_precision(
+    settings: TemplateSettings, priors: TemplatePriors, gram: np.ndarray
+) -> np.ndarray:
+    """Return the prior precision of a template's coefficients, which leaves levels free."""
+    precision = priors.precision(gram)
+    if not n_free(settings):
+        return precision
+    design = mean_design(settings)
+    level = np.linalg.lstsq(design, np.ones(len(design)), rcond=1e-6)[0]
+    weighted = precision @ level
+    squares = level @ weighted
+    if squares > 0:
+        precision = precision - np.outer(weighted, weighted) / squares
+    found: np.ndarray = (precision + precision.T) / 2.0
+    return found
+
+
 def mean_design(settings: TemplateSettings, points: np.ndarray | None = None) -> np.ndarray:
     """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis).
 
@@ -159,14 +187,17 @@ def kmeans_start(
     classes may have made an observation; None: all.
     """
     if own_points is None:
-        drawn, design = (_in_own_units(settings, values, mask), mask), mean_design(settings)
+        drawn, design = (values, mask), mean_design(settings)
     else:
         drawn = _on_grid(settings.points[:, 0], values, mask, own_points)
         design = mean_design(settings, own_points.reshape(-1, 1)).reshape(*own_points.shape, -1)
+    drawn = _without_offsets(settings, *drawn), drawn[1]
+    drawn = _in_own_units(settings, *drawn), drawn[1]
     if allowed is None:
         labels = kmeans_labels(*drawn, settings.n_classes, rng)
     else:
         labels = allowed_labels(*drawn, allowed, rng)
+    values = _without_offsets(settings, values, mask, labels)
     statistics = _labeled_by_channel(settings, values, mask, labels, design)
     mass = statistics["class_weight"]
     base = settings.base_covariance
@@ -180,6 +211,8 @@ def kmeans_start(
         covariance=settings.covariance,
         noise=settings.noise,
         coefficients=settings.coefficients,
+        precision=template_precision(settings, priors, gram),
+        n_free=n_free(settings),
     )
     empty = mass == 0
     if empty.any():
@@ -196,6 +229,32 @@ def kmeans_start(
         if settings.noise == "class":
             parameters["noise_variance"][empty] = parameters["noise_variance"][~empty].mean(axis=0)
     return parameters
+
+
+def _without_offsets(
+    settings: TemplateSettings,
+    values: np.ndarray,
+    mask: np.ndarray,
+    labels: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return rows of values with the mean of each channel moved to zero, or to that of its class.
+
+    Only where observations have offsets. Values that are missing stay zero.
+    """
+    if settings.offset is None:
+        return values
+    found, n = values.copy(), settings.n_channels
+    for c in range(n):
+        seen = mask[:, c::n]
+        counts = seen.sum(axis=1)
+        means = (values[:, c::n] * seen).sum(axis=1) / np.maximum(counts, 1.0)
+        moved = means
+        if labels is not None:
+            totals = np.bincount(labels, means * (counts > 0), settings.n_classes)
+            known = np.bincount(labels, 1.0 * (counts > 0), settings.n_classes)
+            moved = means - (totals / np.maximum(known, 1.0))[labels]
+        found[:, c::n] = (values[:, c::n] - moved[:, None]) * seen
+    return found
 
 
 def _in_own_units(settings: TemplateSettings, values: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -95,7 +95,7 @@ class TemplateFunctions(ABC):
         lengths += [n_classes * len(base), n_classes, n_classes * n_channels]
         lengths.append(n_classes * n_channels * settings.basis.n_basis)
         lengths += [n_channels * n_points, n_channels * n_points]
-        lengths.append(0 if settings.noise_correlation is None else n_points**2)
+        lengths.append(0 if settings.noise_covariance is None else n_channels * n_points**2)
         places = N_SETTINGS + np.concatenate([[0], np.cumsum(lengths)])
         self._integers = np.concatenate([sizes, places]).astype(np.int64)
         self._places = dict(zip(_OF_DATA, places[len(fixed) :].tolist(), strict=True))
@@ -138,10 +138,7 @@ class TemplateFunctions(ABC):
     def _jacobian(
         self, positions: np.ndarray, derivatives: np.ndarray, reals: np.ndarray
     ) -> np.ndarray:
-        """Return J, (n, n_latents, n_points); arguments are those of `_add_curvature`.
-
-        Of one channel, `derivatives` has no axis of channels.
-        """
+        """Return J of one channel, (n, n_latents, n_points); arguments as of `_add_curvature`."""
 
     @abstractmethod
     def _warped(self, positions: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -197,13 +194,13 @@ class TemplateFunctions(ABC):
         variance, away = reals[0] * noise[classes][..., None], values - derivatives[:, :, 0]
         weights = mask / variance
         residual = reals[1] * weights * away
-        if settings.noise_correlation is not None:
-            # there is one channel
-            precision = self._array(reals, "noise_precision").reshape((n_points, -1))
-            rows = self._jacobian(positions, derivatives[:, 0], reals)
-            matrix += rows @ precision @ rows.transpose((0, 2, 1)) / variance
-            weighted = reals[1] * (away[:, 0] @ precision) / variance[:, 0]
-            weights, residual = np.zeros(away.shape), weighted[:, None]
+        if settings.noise_covariance is not None:
+            weights = np.zeros(away.shape)
+            joined = self._array(reals, "noise_precision").reshape((n_channels, n_points, -1))
+            for c, precision in enumerate(joined):
+                rows, over = self._jacobian(positions, derivatives[:, c], reals), variance[:, c]
+                matrix += rows @ precision @ rows.transpose((0, 2, 1)) / over[:, :, None]
+                residual[:, c] = reals[1] * (away[:, c] @ precision) / over
         self._add_curvature(positions, derivatives, weights, residual, reals, matrix)
         return log_density, gradient, matrix
 
@@ -231,18 +228,21 @@ class TemplateFunctions(ABC):
             scales = np.exp(positions[:, self._scale_at])
         once, twice = weights * scales, weights * scales**2
         warped, weighted = self._warped(positions, values), response
-        if settings.noise_correlation is None:
+        if settings.noise_covariance is None:
             own = mask[:1] if (mask == mask[:1]).all() else mask
             sums = self._kernel_sums(
                 warped, once[:, None] * response[:, None], twice[:, None] * own[:, None]
             )
         else:
-            precision, _ = self._noise(values)
-            weighted = (precision @ response[0])[None]
-            sums = [
-                each[None]
-                for each in self._joined_sums(warped, once, twice, weighted[0], precision)
+            precisions, _ = self._noise(values)
+            weighted = np.stack(
+                [each @ own for each, own in zip(precisions, response, strict=True)]
+            )
+            parts = [
+                self._joined_sums(warped, once, twice, own, precision)
+                for own, precision in zip(weighted, precisions, strict=True)
             ]
+            sums = [np.stack(each) for each in zip(*parts, strict=True)]
         away = positions[:, settings.learned] - settings.deformation.mean[settings.learned]
         total = weights.sum()
         squares = np.array([one @ other for one, other in zip(response, weighted, strict=True)])
@@ -296,20 +296,22 @@ class TemplateFunctions(ABC):
     def _noise(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, float]:
         """Return what correlation makes of noise of variance one, for the points that are seen.
 
-        That is its precision, zero for the others, and the log-determinant of its Cholesky factor.
-        Uncorrelated noise has no matrix.
+        That is its precision, (n_channels, n_points, n_points), zero for the others, and the
+        log-determinant of its Cholesky factors. Uncorrelated noise has no matrix.
         """
-        correlation = self._settings.noise_correlation
-        if correlation is None:
-            return np.empty((0, 0)), 0.0
-        mask, last = np.ravel(values["observed_mask"]), self._last_noise
-        if last is None or not np.array_equal(last[0], mask):
-            whole = masked_correlation(correlation, mask)
-            factor = np.linalg.cholesky(whole)
-            log_determinant = float(np.log(np.diagonal(factor)).sum())
-            # as a product of a matrix and its transpose no rounding makes it indefinite
-            whiten = solve_triangular(factor, np.diag(mask), lower=True)
-            self._last_noise = last = mask.copy(), whiten.T @ whiten, log_determinant
+        covariance = self._settings.noise_covariance
+        if covariance is None:
+            return np.empty((0, 0, 0)), 0.0
+        masks, last = self._by_channel(values["observed_mask"]), self._last_noise
+        if last is None or not np.array_equal(last[0], masks):
+            found, log_determinant = np.empty((len(masks), *covariance.shape)), 0.0
+            for mask, precision in zip(masks, found, strict=True):
+                factor = np.linalg.cholesky(masked_correlation(covariance, mask))
+                log_determinant += float(np.log(np.diagonal(factor)).sum())
+                # as a product of a matrix and its transpose no rounding makes it indefinite
+                whiten = solve_triangular(factor, np.diag(mask), lower=True)
+                precision[:] = whiten.T @ whiten
+            self._last_noise = last = masks, found, log_determinant
         return last[1:]
 
     def _joined_sums(

@@ -377,7 +377,6 @@ def test_estimators_take_rows_of_color_images(rng):
         (lambda: leads(channels={"time": 2}), "'time'"),
         (lambda: leads(channels={"class": 2}), "'class'"),
         (lambda: leads(own_points=20), "own_points is known for one channel"),
-        (lambda: colors(noise_correlation=np.eye(20)), "noise_correlation is known for one"),
         (lambda: colors(channels=4), "as many channels as the shape has"),
         (lambda: leads(priors=TemplatePriors(noise_rate=np.ones(3))), "noise_rate has shape"),
         (lambda: colors().encode(np.ones((5, 4))), "all its 3 channels along the last axis"),

@@ -98,6 +98,12 @@ MIXTURES |= {
     "everything in leads": lambda: curves(
         scale=(9.0, 10.0), noise="class", covariance="full", channels={"lead": ["II", "V1"]}
     ),
+    "offsets": lambda: mixture_of(RigidMotion() + field(), scale=(9.0, 10.0), offset=3.0),
+    "offsets of leads": lambda: curves(channels=2, scale=(9.0, 10.0), noise="class", offset=10.0),
+    "offsets at points of their own": lambda: curves(own_points=15, offset=10.0),
+    "correlated colors with offsets": lambda: mixture_of(
+        field(), channels=3, noise_correlation=correlation(POINTS), offset=0.5
+    ),
     "correlated field": lambda: mixture_of(field(), noise_correlation=correlation(POINTS)),
     "correlated curves": lambda: curves(noise_correlation=correlation(TIMES[:, None])),
     "everything correlated in curves": lambda: curves(
