@@ -210,7 +210,11 @@ def _of_list(given: Sequence[Any], names: _Names, points: Any) -> xr.DataArray:
     if all(isinstance(each, tuple) and len(each) == 2 for each in given):
         return _together(given, list(range(len(given))), names)
     rows = [np.squeeze(np.asarray(each, dtype=np.float64)) for each in given]
-    if all(row.ndim == 2 and row.shape == rows[0].shape for row in rows):
+    is_told = not any(isinstance(each, list) for each in given) and not all(
+        row.ndim == 2 and len(row) == 2 and (np.diff(row[0]) > 0).all() for row in rows
+    )
+    # otherwise these may be times above values
+    if is_told and all(row.ndim == 2 and row.shape == rows[0].shape for row in rows):
         return _on_grid(_points_first(np.stack(rows), points), None, points, names)
     if any(row.ndim != 1 for row in rows):
         raise ValueError(

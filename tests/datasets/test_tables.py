@@ -147,8 +147,8 @@ def test_from_a_table_to_templates_in_three_lines(rng):
         (lambda: read_curves(long_table(), value="V"), ValueError, r"got \[None, None, 'V'\]"),
         (lambda: read_curves(long_table(), value="mV"), ValueError, "curve is None; name one of"),
         (lambda: read_curves(xr.Dataset({"a": LABELED})), ValueError, "value is None; name one"),
-        (lambda: read_curves(np.zeros((2, 3, 4))), ValueError, "of several channels one"),
-        (lambda: read_curves(LABELED.expand_dims("lead")), ValueError, "of several channels one"),
+        (lambda: read_curves(np.zeros((2, 3, 3))), ValueError, "channels cannot be told apart"),
+        (lambda: read_curves(LABELED.expand_dims("lead")), ValueError, "name their dim"),
         (lambda: read_curves(LABELED, time="s"), ValueError, "give two, curves and 's'"),
         (lambda: read_curves(VALUES, points=PLACES[1:]), ValueError, "give one for each of 6"),
         (lambda: read_curves([(PLACES, VALUES[0, 1:])]), ValueError, "curve 0 has times of shape"),
@@ -159,7 +159,12 @@ def test_from_a_table_to_templates_in_three_lines(rng):
             ValueError,
             r"\(times, values\), as tuples",
         ),
-        (lambda: read_curves(functions(dim_codomain=2)), ValueError, "as table.coordinates"),
+        (
+            lambda: read_curves([np.array([PLACES, row]) for row in VALUES]),
+            ValueError,
+            r"\(times, values\), as tuples",
+        ),
+        (lambda: read_curves(functions(dim_domain=2)), ValueError, "functions of 2 arguments"),
     ],
 )
 def test_what_is_no_table_of_curves_is_refused(read, error, message):

@@ -1,6 +1,7 @@
 """Several channels under one warp: colors of images, and curves that share a clock."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -437,3 +438,25 @@ class TestReadingCurves:
             read_curves([pairs[0], ([0, 1], np.ones((2, 3)))])
         with pytest.raises(ValueError, match="common points"):
             read_curves([pairs[0], ([0.5, 1.5, 2.5], np.ones((3, 2)))])
+
+    def test_functions_with_several_values_and_lists_of_arrays(self):
+        given = SimpleNamespace(
+            argument_names=("s",),
+            coordinate_names=("hip", "knee"),
+            sample_names=("a", "b"),
+            dim_domain=1,
+            dim_codomain=2,
+            data_matrix=self.values[..., :2],
+            grid_points=(np.arange(4.0),),
+        )
+
+        class Functions(SimpleNamespace):
+            def __len__(self):
+                return 2
+
+        found = read_curves(Functions(**vars(given)), channel="joint")
+        assert found.dims == ("curve", "s", "joint")
+        assert found.joint.values.tolist() == ["hip", "knee"]
+        np.testing.assert_array_equal(found, self.values[..., :2])
+        listed = read_curves([*self.values])
+        np.testing.assert_array_equal(listed, self.values)
