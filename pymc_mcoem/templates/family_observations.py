@@ -74,7 +74,9 @@ class TemplateObservations(ModelObservations):
         if isinstance(observation, xr.DataArray):
             observation = self.in_order(observation)
         if settings.own_points is None:
-            encoded = encode_observation(observation, settings.value_shape)
+            encoded = encode_observation(
+                observation, settings.value_shape, bool(settings.channel_shape)
+            )
         else:
             encoded = encode_own_points(
                 observation,

@@ -55,8 +55,8 @@ class TemplateMixture(RegisteringFamily):
     noise : {"shared", "class"}, default "shared"
         One σ² for all classes or one for each class.
     noise_correlation : array_like of shape (n_points, n_points) or None, default None
-        Known correlation of the noise. If points of an observation are missing, the submatrix of
-        the others is used.
+        Known correlation of the noise, the same in each channel. If points of an observation are
+        missing, the submatrix of the others is used.
     own_points : int or None, default None
         Largest number of points that an observation may bring with it; for one dimension and
         uncorrelated noise. An observation is then either the values at `points`, or points above
@@ -328,6 +328,12 @@ class TemplateMixture(RegisteringFamily):
         >>> mixture = TemplateMixture.for_curves(beats, n_classes=1)
         >>> mixture.settings.dim_names, mixture.settings.coefficients
         (('ms',), 'real')
+
+        Recordings whose baselines are arbitrary:
+
+        >>> mixture = TemplateMixture.for_curves(beats, n_classes=1, offset=12)
+        >>> mixture.register(beats[0] + 50, draws=5, tune=5).offset_mean.dims
+        ('class',)
 
         Two leads under one clock:
 

@@ -23,8 +23,12 @@ __all__ = [
 BELOW = 0.1
 
 
-def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+def encode_observation(
+    observation: Any, shape: tuple[int, ...], has_channels: bool = False
+) -> dict[str, np.ndarray]:
     """Return values and mask of one observation; see `TemplateMixture.encode`.
+
+    With channels the last axis of the shape is theirs, and an error may say so.
 
     Examples
     --------
@@ -37,7 +41,7 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
     if array.shape != shape:
         raise ValueError(
             f"observation has shape {array.shape}, the mixture expects {shape}; "
-            f"{_reshaped(array.shape, shape)}."
+            f"{_reshaped(array.shape, shape, has_channels)}."
         )
     given = np.array(array.filled(np.nan))
     observed = ~np.isnan(given)
@@ -63,18 +67,18 @@ def encode_observation(observation: Any, shape: tuple[int, ...]) -> dict[str, np
     }
 
 
-def _reshaped(found: tuple[int, ...], shape: tuple[int, ...]) -> str:
+def _reshaped(found: tuple[int, ...], shape: tuple[int, ...], has_channels: bool) -> str:
     """Return what to write for an observation of another shape."""
     if found and found[-1] == np.prod(shape, dtype=int):
         return f"give flat ones as observations.reshape(-1, {', '.join(map(str, shape))})"
-    if found[:-1] == shape:
+    if found[:-1] == shape and not has_channels:
         return (
             f"make the mixture with channels={found[-1]}, or give one of its channels, "
             "observations[..., 0], or observations.mean(axis=-1)"
         )
-    if found and found == shape[-1:] + shape[:-1]:
+    if has_channels and found == shape[-1:] + shape[:-1]:
         return "move its channels to the last axis, np.moveaxis(observation, 0, -1)"
-    if found == shape[:-1] and len(shape) > 1:
+    if has_channels and found == shape[:-1]:
         return f"give all its {shape[-1]} channels along the last axis"
     if found == shape[::-1]:
         return "transpose it, or make the mixture with the other order of axes"

@@ -382,6 +382,8 @@ def test_estimators_take_rows_of_color_images(rng):
         (lambda: leads(priors=TemplatePriors(noise_rate=np.ones(3))), "noise_rate has shape"),
         (lambda: colors().encode(np.ones((5, 4))), "all its 3 channels along the last axis"),
         (lambda: colors().encode(np.ones((3, 5, 4))), "moveaxis"),
+        (lambda: leads().encode(np.ones((2, 12))), "moveaxis"),
+        (lambda: leads().encode(np.ones(12)), "all its 2 channels"),
         (
             lambda: TemplateMixture.for_images((5, 4), 1, n_landmarks=2).encode(np.ones((5, 4, 3))),
             "channels=3",
