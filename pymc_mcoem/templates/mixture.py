@@ -87,7 +87,9 @@ class TemplateMixture(RegisteringFamily):
         channel of its own. Constants that stray by more than the noise, as 10, are best told to
         stray too far rather than too little. They are summed out: `noise_variance` is that of the
         noise alone, and `register` gives the constants. Within a class they have mean zero, up to
-        where templates are told to be nonnegative or cannot have that level. None: no constant.
+        where templates are told to be nonnegative or cannot have that level. A curve takes a tenth
+        longer, but an image of 16 × 16 pixels five times as long, as by `noise_correlation` of so
+        many points. None: no constant.
 
     Attributes
     ----------
