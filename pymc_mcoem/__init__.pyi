@@ -22,6 +22,7 @@ from .em.burst_chains import sample_burst as sample_burst
 from .em.competition import compete as compete
 from .em.family import Family as Family
 from .em.merging import merge_runs as merge_runs
+from .em.number_of_classes import choose_classes as choose_classes
 from .em.online import OnlineEM as OnlineEM
 from .em.passes import Passes as Passes
 from .em.revival import Revival as Revival
