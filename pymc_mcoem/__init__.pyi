@@ -28,6 +28,7 @@ from .em.passes import Passes as Passes
 from .em.revival import Revival as Revival
 from .em.saem import SAEM as SAEM
 from .laplace.approximation import LaplaceApproximation as LaplaceApproximation
+from .plots.class_count import plot_class_count as plot_class_count
 from .plots.class_index import plot_class_index as plot_class_index
 from .plots.class_weights import plot_class_weights as plot_class_weights
 from .plots.error_rate import plot_error_rate as plot_error_rate

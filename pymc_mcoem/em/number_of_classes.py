@@ -171,6 +171,7 @@ def choose_classes(
     See Also
     --------
     pymc_mcoem.compete : Several starts of one family.
+    pymc_mcoem.plot_class_count : A picture of the result.
     pymc_mcoem.diagnostics.compare_runs : Runs of one's own over one stream.
 
     Notes

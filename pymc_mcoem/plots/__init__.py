@@ -1,5 +1,6 @@
 """Plots in the style of arviz-plots: each returns a PlotCollection, for any of its back ends."""
 
+from pymc_mcoem.plots.class_count import plot_class_count
 from pymc_mcoem.plots.class_index import plot_class_index
 from pymc_mcoem.plots.class_weights import plot_class_weights
 from pymc_mcoem.plots.error_rate import plot_error_rate
@@ -12,6 +13,7 @@ from pymc_mcoem.plots.templates import plot_templates
 
 __all__ = [
     "LivePlot",
+    "plot_class_count",
     "plot_class_index",
     "plot_class_weights",
     "plot_error_rate",
