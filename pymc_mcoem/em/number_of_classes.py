@@ -5,32 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_mcoem.compiling.messages import telling
+from pymc_mcoem.em.candidate_runs import Bench, Learned, learn_all, scored_observations
 from pymc_mcoem.em.class_count_scores import doubts, judged_table, splits_of, told_in_words
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.em.progress import CountProgress
-from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import Pending
-from pymc_mcoem.runs.executor import Dispatcher
-from pymc_mcoem.runs.failed_records import said
 from pymc_mcoem.runs.settings import seed_entropy
-from pymc_mcoem.runs.workers import ExecutorError, Order, Workers
 from pymc_mcoem.validation import is_number, is_whole, require_whole
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pymc_mcoem.em.callbacks import Update
-    from pymc_mcoem.em.history import History
-    from pymc_mcoem.em.run_state import OnlineState
+    from pymc_mcoem.runs.workers import Workers
+
 
 __all__ = ["ClassCount", "choose_classes"]
 
@@ -211,6 +204,7 @@ def choose_classes(
 
     Examples
     --------
+    >>> from functools import partial
     >>> from pymc_mcoem import TemplateMixture
     >>> from pymc_mcoem.esteps import FixedLatents
     >>> rng = np.random.default_rng(1)
@@ -251,7 +245,7 @@ def choose_classes(
     bench = Bench(families, held, n_start, len(held) - n_scored, options)
     bench.driver(next(iter(families)), words, False)  # a wrong option is refused before the work
     keys = [(number, start) for number in families for start in range(n_starts)]
-    found = _learned(bench, words, keys, executor, progressbar)
+    found = learn_all(bench, words, keys, executor, progressbar)
     learned = {key: each for key, each in found.items() if isinstance(each, Learned)}
     failures = {key: each for key, each in found.items() if isinstance(each, str)}
     if not learned:
@@ -261,7 +255,7 @@ def choose_classes(
         )
     for (number, start), reason in failures.items():
         _log.warning("Start %d of %d classes dropped out: %s", start, number, reason)
-    scored = _scored(learned, list(families), n_starts, bench.begin)
+    scored = scored_observations(learned, list(families), n_starts, bench.begin)
     filled = {key: each.filled for key, each in learned.items()}
     table, between, named = judged_table(scored, filled, least_agreement, most_between)
     runs: dict[int, OnlineEM] = {}
@@ -283,74 +277,6 @@ def choose_classes(
         runs=runs,
         failures=failures,
         unsure=doubts(table, named),
-    )
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What a run has learned, and what it said of the scored observations."""
-
-    history: History
-    state: OnlineState
-    log_evidence: np.ndarray
-    assigned: np.ndarray
-    probability: np.ndarray
-    filled: int
-
-
-@dataclass
-class Bench:
-    """What runs are made of, the same in all processes."""
-
-    families: dict[int, Family]
-    held: list[Any]
-    n_start: int
-    begin: int
-    options: dict[str, Any]
-
-    @cached_property
-    def executors(self) -> dict[int, Dispatcher]:
-        """What runs of a candidate share, so that its E-step is compiled once."""
-        return {number: self.driver(number, 0, False).run.executor for number in self.families}
-
-    def driver(self, number: int, seed: int | list[int], progressbar: bool) -> OnlineEM:
-        """Return a run that has seen nothing."""
-        return OnlineEM(
-            self.families[number], random_seed=seed, progressbar=progressbar, **self.options
-        )
-
-
-def learn(bench: Bench, words: list[int], number: int, start: int) -> Learned | str:
-    """Let a run learn all observations, and return what it learned, or why it could not."""
-    em = bench.driver(number, [*words, number, start], False)
-    em.run.executor = bench.executors[number]
-    # starts in pairs have the two halves of one order, the same for all candidates
-    order = np.random.default_rng([*words, start // 2]).permutation(bench.n_start)
-    half = sorted(order[start % 2 :: 2])
-    evidence: list[float] = []
-    weights: list[np.ndarray] = []
-
-    def note(update: Update) -> None:
-        evidence.extend(each.log_evidence for each in update)
-        weights.extend(each.class_weight for each in update)
-
-    try:
-        em.run.begin(em.run.initial_parameters([bench.held[at] for at in half]))
-        em.partial_fit(bench.held, callback=note)
-    except ExecutorError:
-        raise
-    except (ArithmeticError, RuntimeError) as error:
-        return said(error)
-    scored = np.array(evidence[bench.begin :])
-    if np.isnan(scored).any():
-        raise ValueError(
-            "e_step: it reports no evidence, which decides; give one that does, such as "
-            "CarlinChibBurst with Laplace or PriorCovariance pseudo-priors."
-        )
-    shares = np.array(weights[bench.begin :])
-    filled = int((~Revival().is_empty(shares.mean(axis=0))).sum())
-    return Learned(
-        em.run.history, em.run.state, scored, shares.argmax(axis=1), shares.max(axis=1), filled
     )
 
 
@@ -380,61 +306,3 @@ def _families(make_mixture: Any, n_classes: Any) -> dict[int, Family]:
                 "number that it is given."
             )
     return families
-
-
-def _learned(
-    bench: Bench,
-    words: list[int],
-    keys: list[tuple[int, int]],
-    executor: Executor | int | Workers | None,
-    progressbar: bool,
-) -> dict[tuple[int, int], Learned | str]:
-    """Make the runs, those with most classes first, since they take longest."""
-    dispatcher = Dispatcher(partial(_same, bench), executor)
-    keys = sorted(keys, reverse=True)
-    found: dict[tuple[int, int], Learned | str] = {}
-    orders = (Order(learn, (words, *key)) for key in keys)
-    try:
-        with (
-            telling(progressbar),
-            CountProgress(progressbar, len(keys), "Runs learned") as progress,
-        ):
-            for key, each in zip(keys, dispatcher.answers(orders), strict=True):
-                found[key] = each
-                progress.advance()
-    finally:
-        dispatcher.close()
-    return dict(sorted(found.items()))
-
-
-def _same(bench: Bench) -> Bench:
-    """Return what workers call."""
-    return bench
-
-
-def _scored(
-    learned: dict[tuple[int, int], Learned], numbers: list[int], n_starts: int, begin: int
-) -> xr.Dataset:
-    """Return evidence and classes of the scored observations of all runs, NaN of those that failed.
-
-    If a mini-batch is incomplete, the last observations are held and not scored.
-    """
-    n = min(len(each.log_evidence) for each in learned.values())
-    dims = ("n_classes", "start", "observation")
-    shape = len(numbers), n_starts, n
-    found = xr.Dataset(
-        {
-            "log_evidence": (dims, np.full(shape, np.nan)),
-            "assigned": (dims, np.full(shape, -1)),
-            "probability": (dims, np.full(shape, np.nan)),
-        },
-        coords={
-            "n_classes": numbers,
-            "start": np.arange(n_starts),
-            "observation": begin + 1 + np.arange(n),
-        },
-    )
-    for (number, start), each in learned.items():
-        for name, values in found.items():
-            values[numbers.index(number), start] = getattr(each, str(name))[:n]
-    return found
