@@ -156,6 +156,7 @@ def judged_table(
     }
     table.insert(2, "difference", table["log_evidence"] - table.loc[named, "log_evidence"])
     table.insert(3, "error", pd.Series(errors))
+    table.attrs = {"least_class": least, "between": most}
     return table, between, named
 
 

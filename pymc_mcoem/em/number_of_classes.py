@@ -51,7 +51,8 @@ class ClassCount:
         ``least_class``, the share that the two have in common of the class on which they agree
         least; ``filled``, the number of classes that are not empty; ``between``, the share of
         observations whose most probable class has a probability below 0.9; ``agrees`` and
-        ``apart``, whether ``least_class`` and ``between`` allow the candidate to be named.
+        ``apart``, whether ``least_class`` and ``between`` allow the candidate to be named; its
+        ``attrs`` have the limits.
     splits : DataFrame
         A row for each class of a candidate that the next one divides: ``n_classes`` of the first,
         ``split``, the class; ``into``, the classes of the next candidate, which are one here;

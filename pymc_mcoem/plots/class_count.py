@@ -15,7 +15,7 @@ from pymc_mcoem.plots.layers import Layers, make_wrap
 
 __all__ = ["plot_class_count"]
 
-_VISUALS = ("line", "errors", "starts", "named", "title", "xlabel")
+_VISUALS = ("line", "limits", "errors", "starts", "named", "title", "xlabel")
 _TITLES = {
     "log_evidence": "log-evidence of an observation\nbefore it was learned, nats",
     "least_class": "share in common of the class\non which two starts agree least",
@@ -36,8 +36,8 @@ def plot_class_count(
 
     The first plot has the mean log-evidence of each start as a point, and a line through the best
     starts with errors of their differences from the number that is named: two standard errors to
-    either side. The others have what decides whether a candidate can be named. The number that is
-    named has a large point.
+    either side. The others have what decides whether a candidate can be named, with the limits
+    dashed. The number that is named has a large point.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def plot_class_count(
     visuals : mapping of {str : mapping or bool}, optional
         False omits a visual. Valid keys:
 
-        * line, errors -> passed to the back end's ``line``
+        * line, limits, errors -> passed to the back end's ``line``
         * starts, named -> passed to ``scatter``
         * title, xlabel -> passed to ``title`` and ``xlabel``
     **pc_kwargs
@@ -108,13 +108,21 @@ def plot_class_count(
     )
     at = data.sel(n_classes=[_named(found)])
     layers.draw(plot_collection, "line", draw_curve, data, x="n_classes")
+    limits = data[[name for name in _TITLES if name in table.attrs]]
+    if limits:
+        limits = xr.Dataset({name: 0 * limits[name] + table.attrs[str(name)] for name in limits})
+        layers.draw(plot_collection, "limits", draw_curve, limits, x="n_classes", linestyle="C1")
+    errors = bars.to_dataset(name="log_evidence")
+    layers.draw(plot_collection, "errors", draw_curve, errors, x="place", color="C0")
     layers.draw(
-        plot_collection, "errors", draw_curve, bars.to_dataset(name="log_evidence"), x="place"
+        plot_collection,
+        "starts",
+        draw_points,
+        starts.to_dataset(name="log_evidence"),
+        x="place",
+        color="C0",
     )
-    layers.draw(
-        plot_collection, "starts", draw_points, starts.to_dataset(name="log_evidence"), x="place"
-    )
-    layers.draw(plot_collection, "named", draw_points, at, x="n_classes", size=80)
+    layers.draw(plot_collection, "named", draw_points, at, x="n_classes", size=80, color="C1")
     layers.write(plot_collection, "title", lambda name, _: _TITLES[name])
     layers.write(plot_collection, "xlabel", lambda *_: "number of classes")
     return plot_collection

@@ -33,6 +33,8 @@ def test_starts_errors_and_the_named_number_are_drawn(found):
     bars = viz["errors"]["log_evidence"].item()["y"].reshape(3, 3)
     np.testing.assert_allclose((bars[:, 1] - bars[:, 0]) / 4, found.table["error"])
     assert np.isnan(bars[:, 2]).all()
+    assert viz["limits"]["between"].item()["y"].tolist() == [0.05] * 3
+    assert "log_evidence" not in viz["limits"]
 
 
 @pytest.mark.parametrize("backend", ["matplotlib", "bokeh", "plotly"])
