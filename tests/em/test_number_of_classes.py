@@ -50,7 +50,7 @@ def test_evidence_alone_would_name_more(rng):
     assert by_evidence.number > 1
 
 
-def test_the_winner_is_an_ordinary_run_that_goes_on(rng):
+def test_the_winner_is_an_ordinary_run_that_goes_on(rng, tmp_path):
     values, more = values_of(rng, 2), values_of(rng, 2, 20)
     found = choose_classes(EvidentMixture, values, [1, 2, 3], **OPTIONS)
     winner = found.winner
@@ -61,7 +61,10 @@ def test_the_winner_is_an_ordinary_run_that_goes_on(rng):
         parameters={name: start[name].values for name in winner.parameters},
         **OPTIONS | {"random_seed": winner.run.random_seed},
     )
+    winner.save(tmp_path / "run.nc")
+    loaded = OnlineEM.load(tmp_path / "run.nc", EvidentMixture(2))
     assert_same(winner.partial_fit(more), alone.partial_fit(values).partial_fit(more))
+    assert_same(winner, loaded.partial_fit(more))
 
 
 def test_scores_are_of_the_last_observations_before_they_were_learned(rng):
