@@ -21,8 +21,8 @@ __all__ = [
     "told_in_words",
 ]
 
-#: Logarithm of the odds at which observations of a kind would be told from others. A candidate
-#: whose starts disagree casts doubt if it gains so much for a fair share of the observations.
+#: Logarithm of the odds by which a class is to explain its observations better than others do, so
+#: that it counts although starts disagree.
 DECISIVE = np.log(100.0)
 
 #: An observation lies between classes if the most probable one has less.
@@ -163,19 +163,41 @@ def judged_table(
 def named_candidate(table: pd.DataFrame, series: Mapping[int, np.ndarray], between: float) -> int:
     """Return the candidate with the fewest classes that is within one error of the best.
 
-    Candidates whose starts agree and whose classes are apart come first; without any, all are
-    compared.
+    Only candidates whose starts agree and whose classes are apart are compared. But if others
+    predict decisively better, starts have missed a kind. Of these, and if there are none that can
+    be compared, the candidate is named that gains most beyond what its classes should.
     """
-    able = _able(table) if len(_able(table)) else table
-    best = int(able["log_evidence"].idxmax())
-    near = [
-        number
-        for number in able.index
-        if number == best
-        or able.loc[best, "log_evidence"] - able.loc[number, "log_evidence"]
-        <= _error(series[number], series[best], between)
-    ]
-    return int(min(near, key=lambda number: (able.loc[number, "filled"], number)))
+    filled, score = table["filled"], table["log_evidence"]
+    beyond = score - [_least_gain(int(each)) for each in filled]
+
+    def fewest(rows: pd.DataFrame, best: int) -> int:
+        """Return the candidate with the fewest classes that is within one error of the best."""
+        near = [
+            number
+            for number in rows.index.tolist()
+            if number == best
+            or score[best] - score[number] <= _error(series[number], series[best], between)
+        ]
+        return int(min(near, key=lambda number: (filled[number], number)))
+
+    def most_beyond(rows: pd.DataFrame) -> int:
+        best = int(beyond[rows.index].idxmax())
+        return fewest(rows[filled[rows.index] == filled[best]], best)
+
+    able = _able(table)
+    if not len(able):
+        return most_beyond(table)
+    named = fewest(able, int(able["log_evidence"].idxmax()))
+    missed = table[table["apart"] & (filled > filled[named]) & (beyond > beyond[named])]
+    return most_beyond(missed) if len(missed) else named
+
+
+def _least_gain(n_classes: int) -> float:
+    """Return what so many classes should gain on one, in nats an observation.
+
+    The j-th class should tell a j-th of the observations from the others by `DECISIVE`.
+    """
+    return float(DECISIVE * np.sum(1 / np.arange(2, n_classes + 1)))
 
 
 def _able(table: pd.DataFrame) -> pd.DataFrame:
@@ -196,17 +218,23 @@ def doubts(table: pd.DataFrame, named: int) -> tuple[str, ...]:
     if not len(able):
         found.append(
             "no candidate's starts agree on classes that are apart, so that prediction alone "
-            "decides; give more observations, or more starts by n_starts="
+            "decides. Give more observations, or more starts by n_starts="
         )
     others = able[able["filled"] != number]
     close = others[others["difference"].abs() <= 2 * others["error"]]
     if len(close):
         found.append(f"{_numbers(close)} can hardly be told from {number} by prediction")
-    better = table[(table["difference"] > DECISIVE / number) & ~table.index.isin(able.index)]
-    if len(better) and len(able):
+    if len(able) and named not in able.index:
         found.append(
-            f"{_numbers(better)} predict so much better that there may be more kinds, which "
-            "the starts did not find alike; give more observations, or more starts by n_starts="
+            f"the starts of {named} disagree, and it is named because {_numbers(able)} predict "
+            "much worse. Give more observations, or more starts by n_starts="
+        )
+    beyond = table["difference"] - [_least_gain(int(each)) for each in table["filled"]]
+    overlap = table[~table["apart"] & (table["filled"] > number) & (beyond > beyond[named])]
+    if len(able) and len(overlap):
+        found.append(
+            f"{_numbers(overlap)} predict much better, by classes that overlap: look at their "
+            "templates, and see that the prior on warps is not too tight"
         )
     if named == table.index.max() and number == named:
         found.append(f"there is no candidate with more than {named}; give larger ones")
@@ -277,4 +305,5 @@ def _told(number: int, row: Mapping[str, Any]) -> str:
 
 
 def _numbers(rows: pd.DataFrame) -> str:
-    return " and ".join(str(number) for number in rows.index)
+    *first, last = map(str, rows.index)
+    return f"{', '.join(first)} and {last}" if first else last

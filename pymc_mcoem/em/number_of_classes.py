@@ -173,8 +173,11 @@ def choose_classes(
     **The rule.** A candidate's score is the mean log-evidence of its best start over the scored
     observations, each under the parameters before it was learned. Candidates can be named if their
     starts agree and their classes are apart. Of these, the fewest classes are named whose score is
-    at most one error below the best. A class with less than a tenth of the mean weight among the
-    scored observations is empty and not counted.
+    at most one error below the best. If others predict decisively better although their starts
+    disagree, some starts have missed a kind: the best of these is then named, and the result is
+    unsure. Decisively is by ln 100 nats for each observation of the j-th class, a j-th of all. A
+    class with less than a tenth of the mean weight among the scored observations is empty and not
+    counted.
 
     Evidence alone hardly tells when to stop: no model fits exactly, and if a kind is split in two,
     each half fits a little better. But starts split a kind in different ways, or along a line that

@@ -229,7 +229,7 @@ def test_the_fewest_classes_within_one_error_are_named():
 
 
 def test_candidates_are_left_out_whose_starts_disagree_or_whose_classes_overlap():
-    levels = [0.0, 5.0, 6.0]
+    levels = [0.0, 5.0, 6.0]  # decisive for the third class would be ln(100) / 3 = 1.5
     assert judged(scored_of(levels, [True, True, False]))[1] == 2
     assert judged(scored_of(levels, [True] * 3, [0.0, 0.0, 0.2]))[1] == 2
     assert judged(scored_of(levels, [True] * 3, [0.0, 0.0, 0.02]))[1] == 3
@@ -249,7 +249,10 @@ def test_doubts_are_told():
     assert doubted(scored_of([0.0, 5.0, 5.0], [True, True, False])) == ""
     assert "3 can hardly be told from 2" in doubted(scored_of([0.0, 5.0, 5.0], [True] * 3))
     assert "no candidate with more than 3" in doubted(scored_of([0.0, 5.0, 9.0], [True] * 3))
-    more = doubted(scored_of([0.0, 5.0, 9.0], [True, True, False]))
-    assert "3 predict so much better that there may be more kinds" in more
+    missed = scored_of([0.0, 5.0, 9.0, 9.5], [True, True, False, False])
+    assert judged(missed)[1] == 3
+    assert "the starts of 3 disagree, and it is named because 1 and 2 predict" in doubted(missed)
+    overlap = doubted(scored_of([0.0, 5.0, 9.0], [True] * 3, [0.0, 0.0, 0.5]))
+    assert "3 predict much better, by classes that overlap" in overlap
     none = doubted(scored_of([0.0, 5.0, 5.0], [False] * 3, [1.0] * 3))
     assert "prediction alone decides" in none
