@@ -20,7 +20,7 @@ from pymc_mcoem.runs.workers import ExecutorError, Order, Workers
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from pymc_mcoem.em.callbacks import Update
+    from pymc_mcoem.em.callbacks import Callback, Update
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.history import History
     from pymc_mcoem.em.run_state import OnlineState
@@ -55,17 +55,20 @@ class Bench:
         """What runs of a candidate share, so that its E-step is compiled once."""
         return {number: self.driver(number, 0, False).run.executor for number in self.families}
 
-    def driver(self, number: int, seed: int | list[int], progressbar: bool) -> OnlineEM:
+    def driver(
+        self, number: int, seed: int | list[int], progressbar: bool, *callbacks: Callback
+    ) -> OnlineEM:
         """Return a run that has seen nothing."""
-        return OnlineEM(
-            self.families[number], random_seed=seed, progressbar=progressbar, **self.options
-        )
+        settings: dict[str, Any] = {
+            "random_seed": seed,
+            "progressbar": progressbar,
+            "callbacks": callbacks,
+        }
+        return OnlineEM(self.families[number], **settings, **self.options)
 
 
 def learn(bench: Bench, words: list[int], number: int, start: int) -> Learned | str:
     """Let a run learn all observations, and return what it learned, or why it could not."""
-    em = bench.driver(number, [*words, number, start], False)
-    em.run.executor = bench.executors[number]
     # starts in pairs have the two halves of one order, the same for all candidates
     order = np.random.default_rng([*words, start // 2]).permutation(bench.n_start)
     half = sorted(order[start % 2 :: 2])
@@ -76,9 +79,11 @@ def learn(bench: Bench, words: list[int], number: int, start: int) -> Learned | 
         evidence.extend(each.log_evidence for each in update)
         weights.extend(each.class_weight for each in update)
 
+    em = bench.driver(number, [*words, number, start], False, note)
+    em.run.executor = bench.executors[number]
     try:
         em.run.begin(em.run.initial_parameters([bench.held[at] for at in half]))
-        em.partial_fit(bench.held, callback=note)
+        em.partial_fit(bench.held)
     except ExecutorError:
         raise
     except (ArithmeticError, RuntimeError) as error:

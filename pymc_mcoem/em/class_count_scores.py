@@ -12,13 +12,13 @@ import xarray as xr
 
 __all__ = [
     "agreement_of_starts",
+    "candidate_table",
     "doubts",
-    "judged_table",
+    "in_words",
     "mean_error",
     "named_candidate",
     "shared_of_classes",
     "splits_of",
-    "told_in_words",
 ]
 
 #: Logarithm of the odds by which a class is to explain its observations better than others do, so
@@ -103,7 +103,7 @@ def agreement_of_starts(assigned: np.ndarray, best: int) -> tuple[float, float]:
     return rand, max(shared)
 
 
-def judged_table(
+def candidate_table(
     scored: xr.Dataset, filled: Mapping[tuple[int, int], int], least: float, most: float
 ) -> tuple[pd.DataFrame, float, int]:
     """Return the table of the candidates, the variance between starts, and which is named.
@@ -263,7 +263,7 @@ def splits_of(table: pd.DataFrame, scored: xr.Dataset, between: float) -> pd.Dat
     return pd.DataFrame(rows, columns=list(SPLIT))
 
 
-def told_in_words(number: int, named: int, table: pd.DataFrame, unsure: Any, about: str) -> str:
+def in_words(number: int, named: int, table: pd.DataFrame, unsure: Any, about: str) -> str:
     """Return the result in words; `about` says over which observations and starts."""
     row = table.loc[named]
     lines = [f"{number} {'class' if number == 1 else 'classes'}{', but unsure' if unsure else ''}."]

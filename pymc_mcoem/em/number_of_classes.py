@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from pymc_mcoem.em.candidate_runs import Bench, Learned, learn_all, scored_observations
-from pymc_mcoem.em.class_count_scores import doubts, judged_table, splits_of, told_in_words
+from pymc_mcoem.em.class_count_scores import candidate_table, doubts, in_words, splits_of
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.run_state import Pending
@@ -86,7 +86,7 @@ class ClassCount:
             f"best of {scored['start']} starts."
         )
         named = self.winner.family.n_classes
-        return told_in_words(self.number, named, self.table, self.unsure, about)
+        return in_words(self.number, named, self.table, self.unsure, about)
 
 
 def choose_classes(
@@ -261,7 +261,7 @@ def choose_classes(
         _log.warning("Start %d of %d classes dropped out: %s", start, number, reason)
     scored = scored_observations(learned, list(families), n_starts, bench.begin)
     filled = {key: each.filled for key, each in learned.items()}
-    table, between, named = judged_table(scored, filled, least_agreement, most_between)
+    table, between, named = candidate_table(scored, filled, least_agreement, most_between)
     runs: dict[int, OnlineEM] = {}
     for number in table.index.tolist():
         start = int(table.loc[number, "start"])

@@ -17,7 +17,7 @@ from scipy.special import gammaln
 
 from pymc_mcoem.compiling.flat_functions import N_SETTINGS
 from pymc_mcoem.compiling.linear_algebra import symmetric_inverse
-from pymc_mcoem.templates.model import masked_correlation
+from pymc_mcoem.templates.noise import masked_correlation
 
 if TYPE_CHECKING:
     from pymc_mcoem.templates.model import TemplateModel

@@ -9,8 +9,8 @@ import xarray as xr
 
 from pymc_mcoem.em.class_count_scores import (
     agreement_of_starts,
+    candidate_table,
     doubts,
-    judged_table,
     mean_error,
     shared_of_classes,
 )
@@ -214,7 +214,7 @@ def scored_of(levels, agree, between=None, n=200):
 def judged(scored, filled=None):
     numbers = scored["n_classes"].values.tolist()
     counts = dict(zip(numbers, filled or numbers, strict=True))
-    table, _, named = judged_table(
+    table, _, named = candidate_table(
         scored, {(each, k): counts[each] for each in numbers for k in range(2)}, 0.75, 0.05
     )
     return table, named
