@@ -27,11 +27,11 @@ __all__ = [
     "deferred",
     "ignore_in_worker",
     "import_whole",
-    "patiently",
     "raise_if_interrupted",
     "require_own_fault",
     "require_readable",
     "was_interrupted",
+    "with_retries",
 ]
 
 #: Seconds to wait before a call that failed by memory or a disk is tried again.
@@ -139,7 +139,7 @@ def require_readable(error: Exception) -> None:
         The exception itself, if it is due to memory or to an unreachable machine or network.
     """
     raise_if_interrupted(error)
-    if any(map(_is_elsewhere, _beneath(error))):
+    if any(map(_is_elsewhere, _inner_errors(error))):
         raise error
 
 
@@ -148,7 +148,7 @@ def _is_elsewhere(error: BaseException) -> bool:
     return isinstance(error, gone) or (isinstance(error, OSError) and error.errno in ELSEWHERE)
 
 
-def _beneath(error: BaseException) -> list[BaseException]:
+def _inner_errors(error: BaseException) -> list[BaseException]:
     """Return an exception and, for an OSError of a network client without a number, those inside.
 
     `urllib.error.URLError` has the inner exception as its reason; with requests, it is the cause
@@ -167,7 +167,9 @@ def _beneath(error: BaseException) -> list[BaseException]:
     return found
 
 
-def patiently[Found](call: Callable[[], Found], again: Callable[[], Any] = lambda: None) -> Found:
+def with_retries[Found](
+    call: Callable[[], Found], again: Callable[[], Any] = lambda: None
+) -> Found:
     """Make a call, and repeat it up to twice if memory, a disk or a network fails.
 
     Parameters
@@ -184,7 +186,7 @@ def patiently[Found](call: Callable[[], Found], again: Callable[[], Any] = lambd
     ...     if isinstance(found, Exception):
     ...         raise found
     ...     return found
-    >>> patiently(read)
+    >>> with_retries(read)
     'read'
     """
     for seconds in WAITS:

@@ -30,9 +30,9 @@ from pymc_mcoem.em.saem import SAEM
 from pymc_mcoem.interrupts import (
     deferred,
     import_whole,
-    patiently,
     raise_if_interrupted,
     require_own_fault,
+    with_retries,
 )
 from pymc_mcoem.laplace import dispersed_starts as dispersed
 from pymc_mcoem.runs import executor as executor_module
@@ -457,7 +457,7 @@ def test_a_signal_is_not_hidden_behind_an_error():
     with pytest.raises(KeyboardInterrupt), deferred():
         signal.raise_signal(signal.SIGINT)
         raise ValueError("a record that is refused")
-    assert patiently(lambda: 3) == 3
+    assert with_retries(lambda: 3) == 3
 
 
 class Pressed:

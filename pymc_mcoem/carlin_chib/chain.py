@@ -20,7 +20,7 @@ from pymc_mcoem.carlin_chib.equal_visits import (
 )
 from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
 from pymc_mcoem.carlin_chib.pseudo_priors.base import N_STARTS
-from pymc_mcoem.compiling.threads import OwnThread
+from pymc_mcoem.compiling.threads import ThreadGuard
 from pymc_mcoem.density.prior_starts import PriorStarts
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Chain(WithSamplingState):
         self._is_frozen = is_frozen
         self._moves_latents = moves_latents
         self.fits = ChainFits(engine, other_indices, is_frozen)
-        self._thread = OwnThread("CarlinChib")
+        self._thread = ThreadGuard("CarlinChib")
         self.begin(0)
 
     def begin(self, n_tune: int) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.density.class_density import ClassDensity
     from pymc_mcoem.laplace.search_jax import Fits
 
-__all__ = ["Chains", "Drawn", "SweepsInStep", "takes_move"]
+__all__ = ["Chains", "Drawn", "LockstepSweeps", "takes_move"]
 
 #: Moves of a walk, and steps of a trajectory, that are written out one after the other for an
 #: accelerator, where an iteration of a loop costs as much as several kernels.
@@ -71,7 +71,7 @@ class Drawn(NamedTuple):
     acceptance: Any
 
 
-class SweepsInStep:
+class LockstepSweeps:
     """Sweeps of the chains of many observations.
 
     Parameters

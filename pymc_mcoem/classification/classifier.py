@@ -30,7 +30,7 @@ from pymc_mcoem.interrupts import deferred, require_readable
 from pymc_mcoem.labeling import require_parameters
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost
 from pymc_mcoem.runs.failed_records import ON_ERROR, named, refusal
-from pymc_mcoem.runs.lots import answers_in_lots
+from pymc_mcoem.runs.order_groups import answers_in_groups
 from pymc_mcoem.runs.settings import seed_entropy
 from pymc_mcoem.runs.workers import Order, Workers
 
@@ -357,7 +357,7 @@ class Classifier:
         self.executor.prepare()
         while True:
             try:
-                for answer in answers_in_lots(self.executor, send(), lot, joined, total=total):
+                for answer in answers_in_groups(self.executor, send(), lot, joined, total=total):
                     yield sent.popleft()[0], answer
                 return
             except WorkerLost as error:

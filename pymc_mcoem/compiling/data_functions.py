@@ -9,7 +9,7 @@ import pymc as pm
 
 from pymc_mcoem.compiling.arithmetic import strict_mode
 from pymc_mcoem.compiling.backends import backend_of
-from pymc_mcoem.compiling.messages import FirstCallTold, compiling
+from pymc_mcoem.compiling.messages import AnnouncedCompilation, compiling
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -45,7 +45,7 @@ class Density(Protocol):
 
 def compile_with_data(
     density: Density, inputs: list[Any], outputs: Any, mode: Any
-) -> FirstCallTold:
+) -> AnnouncedCompilation:
     """Compile a function of `inputs`, then the density's data, then its other values.
 
     With numba, sums are taken in the order in which they are written; see `strict_mode`.
@@ -60,4 +60,4 @@ def compile_with_data(
     function.trust_input = True
     # numba and JAX compile when a function is first called
     waits = backend_of(mode) in ("numba", "jax")
-    return FirstCallTold(function, "the model" if waits else None)
+    return AnnouncedCompilation(function, "the model" if waits else None)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pymc_mcoem.compiling.data_functions import Density
 from pymc_mcoem.compiling.graphs_jax import JaxGraph, require_own_process
-from pymc_mcoem.compiling.messages import FirstCallTold
+from pymc_mcoem.compiling.messages import AnnouncedCompilation
 
 __all__ = ["jax_loop"]
 
@@ -54,7 +54,7 @@ def jax_loop(
         n_outputs = len(stacked) + len(last)
         return [end[place] if place in last else next(others) for place in range(n_outputs)]
 
-    told = FirstCallTold(run, "the model for JAX")
+    told = AnnouncedCompilation(run, "the model for JAX")
 
     def call(*arguments: Any) -> list[Any]:
         require_own_process()

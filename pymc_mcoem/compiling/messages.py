@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.errors import LiveError
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-__all__ = ["FirstCallTold", "compiling", "telling", "waiting"]
+__all__ = ["AnnouncedCompilation", "compiling", "telling", "waiting"]
 
 #: Seconds between changes of a notebook's line.
 SECONDS_BETWEEN = 1.0
@@ -130,7 +130,7 @@ class _NotebookLine:
             self._handle.update({"text/plain": now}, raw=True)
 
 
-class FirstCallTold:
+class AnnouncedCompilation:
     """A function that is compiled when it is first called: that call shows `compiling`'s line.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Any
 
 import threadpoolctl
 
-__all__ = ["OneAtATime", "OwnThread", "one_blas_thread", "one_call_at_a_time"]
+__all__ = ["OneAtATime", "ThreadGuard", "one_blas_thread", "one_call_at_a_time"]
 
 
 @cache
@@ -167,7 +167,7 @@ class OneAtATime:
         return OneAtATime, (self._name,)
 
 
-class OwnThread:
+class ThreadGuard:
     """Refuse work on one object in two threads; it belongs to the last that called `begin`.
 
     Parameters
@@ -206,6 +206,6 @@ class OwnThread:
             )
         return here
 
-    def __reduce__(self) -> tuple[type[OwnThread], tuple[str]]:
+    def __reduce__(self) -> tuple[type[ThreadGuard], tuple[str]]:
         """Return a copy that belongs to no thread."""
-        return OwnThread, (self._name,)
+        return ThreadGuard, (self._name,)

@@ -27,7 +27,7 @@ from pymc_mcoem.interrupts import as_interrupts
 from pymc_mcoem.labeling import dataset_of
 from pymc_mcoem.runs.codec import PACKAGE
 from pymc_mcoem.runs.executor import Dispatcher
-from pymc_mcoem.runs.lots import answers_in_lots
+from pymc_mcoem.runs.order_groups import answers_in_groups
 from pymc_mcoem.runs.settings import package_version, seed_entropy
 from pymc_mcoem.runs.workers import Order, Workers
 from pymc_mcoem.validation import require_whole
@@ -154,7 +154,7 @@ def sample_burst(
             as_interrupts(),
             one_blas_thread(),
         ):
-            for each in answers_in_lots(dispatcher, orders, lot, joined):
+            for each in answers_in_groups(dispatcher, orders, lot, joined):
                 found.append(each)
                 progress.advance()
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from pymc_mcoem.validation import is_whole
 if TYPE_CHECKING:
     from pymc_mcoem.em.family import Family
 
-__all__ = ["Classes", "allowed_classes", "among", "labels_of", "of_allowed"]
+__all__ = ["Classes", "allowed_classes", "among", "labels_of", "without_excluded"]
 
 #: The classes that are possible for an observation; None: all of them.
 type Classes = tuple[int, ...] | None
@@ -109,14 +109,16 @@ def among(
     return found
 
 
-def of_allowed(troubles: Mapping[str, int], classes: Classes, n_classes: int) -> dict[str, int]:
+def without_excluded(
+    troubles: Mapping[str, int], classes: Classes, n_classes: int
+) -> dict[str, int]:
     """Return troubles without those of searches in the classes that a label rules out.
 
     Such a class has no density anywhere, which its search reports.
 
     Examples
     --------
-    >>> of_allowed({"mode search: no density": 3, "mode search: not converged": 1}, (1,), 4)
+    >>> without_excluded({"mode search: no density": 3, "mode search: not converged": 1}, (1,), 4)
     {'mode search: not converged': 1}
     """
     found, name = dict(troubles), ModeStatus.NO_DENSITY.trouble

@@ -18,7 +18,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.labels import labels_of
 from pymc_mcoem.em.online_run import OnlineRun
 from pymc_mcoem.em.progress import RunProgress
-from pymc_mcoem.em.read_by_workers import looked_at, read_held, wanted_next
+from pymc_mcoem.em.read_by_workers import looked_at, next_batch, read_held
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.run_state import OnlineSettings
 from pymc_mcoem.em.schedules import BurstLength, BurstSize, StepSize, UpdateSchedule
@@ -377,7 +377,7 @@ class OnlineEM(Driver[OnlineRun]):
                 look = partial(
                     looked_at,
                     executor=run.executor,
-                    wanted=lambda: wanted_next(run.state, run.settings),
+                    wanted=lambda: next_batch(run.state, run.settings),
                 )
                 source = read(
                     self.family, observations, skip, look if run.executor.is_remote else None
@@ -406,13 +406,13 @@ class OnlineEM(Driver[OnlineRun]):
         While observations are held, or before the first update, these are the parameters as if
         the stream ended here; reading them changes nothing.
         """
-        state = self.run.as_if_ended()
+        state = self.run.ended_state()
         return self.family.to_dataset(state.average or state.parameters or {})
 
     @property
     def last_parameters(self) -> xr.Dataset:
         """The last θ instead of the average, otherwise like `parameters`."""
-        return self.family.to_dataset(self.run.as_if_ended().parameters or {})
+        return self.family.to_dataset(self.run.ended_state().parameters or {})
 
     @property
     def n_seen(self) -> int:

@@ -14,7 +14,7 @@ from pymc_mcoem.compiling.threads import one_blas_thread
 from pymc_mcoem.em.addresses import Address, Seen
 from pymc_mcoem.em.contributions import added
 from pymc_mcoem.em.esteps.worker_calls import simulate
-from pymc_mcoem.em.labels import Classes, allowed_classes, among, of_allowed
+from pymc_mcoem.em.labels import Classes, allowed_classes, among, without_excluded
 from pymc_mcoem.em.predicted import Predicted
 from pymc_mcoem.em.recursion import followed, maximized
 from pymc_mcoem.em.revival import is_record
@@ -257,7 +257,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 return item
         return None
 
-    def as_if_ended(self) -> OnlineState:
+    def ended_state(self) -> OnlineState:
         """Return the state as if the stream ended here, without changing the run."""
         state = self.state
         is_ended = not state.pending and (state.n_updates or not state.n_learned)
@@ -364,7 +364,9 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                     continue
                 records.append(ObservationRecord.of(learned_as[len(records)], result, seconds))
                 total = added(total, result.statistics)
-                troubles = of_allowed(result.troubles, batch[index].classes, self.family.n_classes)
+                troubles = without_excluded(
+                    result.troubles, batch[index].classes, self.family.n_classes
+                )
                 result = replace(result, troubles=troubles)
                 # Only the sum over a mini-batch is held, not the statistics of each observation.
                 slim = self.settings.revival is None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pymc_mcoem.em.addresses import Address, Seen
 from pymc_mcoem.em.run_state import Pending
 from pymc_mcoem.em.stream import Unreadable
-from pymc_mcoem.interrupts import patiently, require_readable
+from pymc_mcoem.interrupts import require_readable, with_retries
 from pymc_mcoem.runs.executor import WorkerLost
 from pymc_mcoem.runs.outliers import LEAST, span
 from pymc_mcoem.runs.workers import Order, portable
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.run_state import OnlineSettings, OnlineState
     from pymc_mcoem.runs.executor import Dispatcher
 
-__all__ = ["looked_at", "read_by", "read_held", "wanted_next"]
+__all__ = ["looked_at", "next_batch", "read_by", "read_held"]
 
 #: Number of observations that a worker reads in one call.
 LOT = 8
 
 
-def wanted_next(state: OnlineState, settings: OnlineSettings) -> tuple[int, bool]:
+def next_batch(state: OnlineState, settings: OnlineSettings) -> tuple[int, bool]:
     """Return how many observations a run takes next, and whether the driver needs their values.
 
     It needs the values for the start, and of the first ten, which are compared with predictions.
@@ -127,7 +127,7 @@ def look(explainer: Any, addresses: Sequence[Address], in_whole: bool) -> list[A
 
 def _looked(family: Any, address: Address, in_whole: bool) -> Any:
     try:
-        record = patiently(address.read)
+        record = with_retries(address.read)
     except Exception as error:
         require_readable(error)
         return Unreadable(portable(error))

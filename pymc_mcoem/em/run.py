@@ -26,11 +26,11 @@ from pymc_mcoem.em.read_by_workers import read_by
 from pymc_mcoem.em.run_state import ObservationRecord, Pending, RunSettings, RunState, StepReport
 from pymc_mcoem.em.storage import SavedRun, run_bytes
 from pymc_mcoem.em.stream import Unreadable
-from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_own_fault
+from pymc_mcoem.interrupts import raise_if_interrupted, require_own_fault, with_retries
 from pymc_mcoem.runs.codec import is_of
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost
 from pymc_mcoem.runs.failed_records import ON_ERROR, FailedRecord, named, pass_on
-from pymc_mcoem.runs.lots import answers_in_lots
+from pymc_mcoem.runs.order_groups import answers_in_groups
 from pymc_mcoem.runs.outliers import span
 from pymc_mcoem.runs.settings import run_attributes, seed_entropy
 from pymc_mcoem.runs.workers import ExecutorError, Order, Workers
@@ -136,7 +136,7 @@ class Run[State: RunState, Settings: RunSettings]:
             if observation.refusal is not None:
                 raise observation.refusal
             return Pending(observation.address, position), {}, observation.spanned
-        encoded = patiently(partial(self.family.encode, observation))
+        encoded = with_retries(partial(self.family.encode, observation))
         # the result of an interrupted call may look complete
         raise_if_interrupted()
         if isinstance(observation, Mapping) and len(self.family.observation) == 1:
@@ -178,7 +178,7 @@ class Run[State: RunState, Settings: RunSettings]:
         lot = min(getattr(self.settings.e_step, "lot", 1), len(items))
         while waiting:
             orders = map(partial(order, failed), tuple(waiting))
-            answers = answers_in_lots(self.executor, orders, lot, joined, window=len(items))
+            answers = answers_in_groups(self.executor, orders, lot, joined, window=len(items))
             while waiting:
                 begun = perf_counter()
                 item = waiting.popleft()

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_mcoem.em.addresses import addresses_in
-from pymc_mcoem.interrupts import patiently, raise_if_interrupted, require_readable
+from pymc_mcoem.interrupts import raise_if_interrupted, require_readable, with_retries
 from pymc_mcoem.runs.failed_records import MOST_IN_A_ROW
 from pymc_mcoem.validation import is_whole
 
@@ -244,7 +244,7 @@ def _spread(family: _Family, records: Iterable[Any], batches: bool | None = None
             yield given
             continue
         try:
-            record, is_batch = patiently(partial(_prepared, family, given))
+            record, is_batch = with_retries(partial(_prepared, family, given))
             length = record.shape[0] if is_batch else 1
         except Exception as error:
             require_readable(error)
@@ -257,7 +257,7 @@ def _spread(family: _Family, records: Iterable[Any], batches: bool | None = None
             continue
         for index in range(length):
             try:
-                single = patiently(partial(record.__getitem__, index))
+                single = with_retries(partial(record.__getitem__, index))
             except Exception as error:
                 require_readable(error)
                 single = Unreadable(error)
@@ -352,7 +352,7 @@ def _indexed(get: Callable[[int], Any], begin: int, end: int) -> Iterator[Any]:
     """Yield the records of a sequence, with an `Unreadable` for each that raises."""
     for index in range(begin, end):
         try:
-            record = patiently(partial(get, index))
+            record = with_retries(partial(get, index))
         except Exception as error:
             require_readable(error)
             record = Unreadable(error)
@@ -385,7 +385,7 @@ def _of_passes(begin: Callable[[int], Iterator[Any]], position: int) -> Iterator
 
     while True:
         try:
-            record = patiently(ask, begin_anew)
+            record = with_retries(ask, begin_anew)
         except StopIteration:
             return
         except Exception as error:

@@ -27,7 +27,7 @@ from pymc_mcoem.laplace.newton_jax import by_differences, damped_steps, regular_
 if TYPE_CHECKING:
     from pymc_mcoem.laplace.search import ModeSearch
 
-__all__ = ["Fits", "SearchInStep"]
+__all__ = ["Fits", "LockstepSearch"]
 
 #: Share of the rows that are evaluated together. Three of four classes often leave the race early,
 #: and an accelerator takes all rows until then.
@@ -81,7 +81,7 @@ class _Rows(NamedTuple):
         return self._replace(log_density=height, gradient=gradient, matrix=matrix, lengths=lengths)
 
 
-class SearchInStep:
+class LockstepSearch:
     """A `ModeSearch` for many observations at once.
 
     Parameters
@@ -171,7 +171,7 @@ class _Steps:
     """The steps of a search for n observations, as functions of its rows."""
 
     def __init__(
-        self, whole: SearchInStep, n: int, share: int, values: list[Any], shared: list[Any]
+        self, whole: LockstepSearch, n: int, share: int, values: list[Any], shared: list[Any]
     ) -> None:
         self._whole, self._values, self._shared = whole, values, shared
         self._n, self._n_classes = n, whole._n_classes

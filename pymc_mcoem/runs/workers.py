@@ -27,7 +27,7 @@ import numpy as np
 
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.compiling.threads import one_blas_thread, one_call_at_a_time
-from pymc_mcoem.interrupts import ignore_in_worker, patiently, raise_if_interrupted
+from pymc_mcoem.interrupts import ignore_in_worker, raise_if_interrupted, with_retries
 from pymc_mcoem.runs.failed_records import said
 from pymc_mcoem.validation import is_number, is_whole
 
@@ -166,7 +166,7 @@ class Order:
             for each, state in zip(drawn_from, states, strict=True):
                 each.bit_generator.state = state
 
-        return patiently(lambda: self.function(compiled, *self.arguments), set_back)
+        return with_retries(lambda: self.function(compiled, *self.arguments), set_back)
 
 
 def _generators(arguments: tuple[Any, ...]) -> Iterator[np.random.Generator]:

@@ -49,7 +49,7 @@ def test_the_line_moves(terminal):
 
 
 def test_a_function_that_its_first_call_compiles_tells_then_and_once(terminal):
-    told = messages.FirstCallTold(lambda x: x + 1, "the model")
+    told = messages.AnnouncedCompilation(lambda x: x + 1, "the model")
     with messages.telling():
         assert [told(1), told(2)] == [2, 3]
     assert terminal.getvalue().count("\x1b[2K") == terminal.getvalue().count("Compiling the model")

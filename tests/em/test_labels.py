@@ -13,7 +13,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
-from pymc_mcoem.em.labels import among, labels_of, of_allowed
+from pymc_mcoem.em.labels import among, labels_of, without_excluded
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import StepSize
 from pymc_mcoem.laplace.modes import ModeStatus
@@ -226,7 +226,7 @@ def test_a_class_that_a_label_rules_out_is_no_trouble(rng):
         progressbar=False,
     ).partial_fit(family.draw(rng, 4), [0, (1, 2), None, -1])
     assert "troubles" not in em.history
-    found = of_allowed({ModeStatus.NO_DENSITY.trouble: 2}, (0, 2), 3)
+    found = without_excluded({ModeStatus.NO_DENSITY.trouble: 2}, (0, 2), 3)
     assert found == {"mode search: no density": 1}
 
 

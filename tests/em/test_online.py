@@ -94,7 +94,7 @@ def test_turned_classes_of_templates_change_nothing_but_names(e_step, rng):
 def test_an_incomplete_batch_is_read_as_a_smaller_one(family, stream):
     em = driver(family, parameters=THETA, batch_size=10, e_step=Exact(), step_size=StepSize(1))
     em.partial_fit(stream[:13])
-    state = em.run.as_if_ended()
+    state = em.run.ended_state()
     first = family.batch(stream[:10], THETA)
     second = family.batch(stream[10:13], em.run.state.parameters)
     for name, value in state.statistics.items():

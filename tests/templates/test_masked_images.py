@@ -45,7 +45,7 @@ def test_thirty_masked_images_give_their_templates(rng, side, mask):
     # as far as pixels are from means of as many images as the statistics are worth, and half more
     # for kernels that smooth what they see
     share = np.isfinite(images.values)[:, seen].mean() / 3
-    worth = em.run.as_if_ended().effective_size * share
+    worth = em.run.ended_state().effective_size * share
     assert apart.min(axis=1).max() < 1.5 * 0.1 / np.sqrt(worth)
     # where no image has a pixel they are no wilder than elsewhere
     assert np.abs(found[:, ~seen]).max(initial=0.0) < np.abs(found[:, seen]).max()

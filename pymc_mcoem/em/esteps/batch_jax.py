@@ -30,12 +30,12 @@ from joblib import cpu_count
 
 from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors, class_shares
-from pymc_mcoem.carlin_chib.sweeps_jax import Chains, SweepsInStep
+from pymc_mcoem.carlin_chib.sweeps_jax import Chains, LockstepSweeps
 from pymc_mcoem.compiling.graphs_jax import JaxGraph, precision, require_own_process
 from pymc_mcoem.compiling.messages import compiling
-from pymc_mcoem.em.esteps.asked import Explained, ToExplain
+from pymc_mcoem.em.esteps.burst_calls import BurstCall, BurstResult
 from pymc_mcoem.laplace.modes import FINE, ModeStatus, search_troubles
-from pymc_mcoem.laplace.search_jax import Fits, SearchInStep
+from pymc_mcoem.laplace.search_jax import Fits, LockstepSearch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.density.class_density import ClassDensity
     from pymc_mcoem.laplace.search import ModeSearch
 
-__all__ = ["BurstsInStep"]
+__all__ = ["LockstepBursts"]
 
 #: Number of observations in a chunk on a processor; more do not fit into its caches.
 _ON_PROCESSOR = 16
@@ -57,7 +57,7 @@ _NOISE = 2**28
 _WITHIN = 200
 
 
-class BurstsInStep:
+class LockstepBursts:
     """Bursts of Carlin-Chib sweeps with Laplace pseudo-priors, of many observations at once.
 
     Parameters
@@ -75,7 +75,7 @@ class BurstsInStep:
         Whether noise comes from the observations' generators and not from the device. Default: on
         a processor.
     sweeps : type
-        Class of the sweeps, if not `SweepsInStep`.
+        Class of the sweeps, if not `LockstepSweeps`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class BurstsInStep:
         at_once: int | None = None,
         dtype: str = "float64",
         own_noise: bool | None = None,
-        sweeps: type[SweepsInStep] = SweepsInStep,
+        sweeps: type[LockstepSweeps] = LockstepSweeps,
     ) -> None:
         self._density, self._dtype = density, dtype
         on_processor = jax.default_backend() == "cpu"
@@ -99,7 +99,7 @@ class BurstsInStep:
         self._is_shared = tuple(name not in observation for name in density.data_inputs)
         self._names = tuple(statistics)
         with precision(dtype), _untold():
-            self._search = SearchInStep(search, starts, self._is_shared)
+            self._search = LockstepSearch(search, starts, self._is_shared)
             self._sweeps = sweeps(density, move, self._is_shared)
             k = pt.scalar("class_index", dtype="int64")
             x = pt.tensor("position", dtype="float64", shape=(density.n_latents,))
@@ -135,17 +135,17 @@ class BurstsInStep:
 
     def __call__(
         self,
-        asked: Sequence[ToExplain],
+        asked: Sequence[BurstCall],
         tune: int,
         *,
         keeps_fit: bool = False,
         summed: bool = True,
-    ) -> list[Explained | None]:
+    ) -> list[BurstResult | None]:
         """Run the bursts of observations that have the same θ.
 
         Parameters
         ----------
-        asked : sequence of ToExplain
+        asked : sequence of BurstCall
             All have the same number of sweeps; either all or none have a `fit`.
         tune : int
             Sweeps before the first draw.
@@ -156,7 +156,7 @@ class BurstsInStep:
 
         Returns
         -------
-        list of Explained or None
+        list of BurstResult or None
             None for an observation without density at some sweep, which has to be run alone.
         """
         require_own_process()
@@ -164,8 +164,8 @@ class BurstsInStep:
             return self._all(asked, tune, keeps_fit, summed)
 
     def _all(
-        self, asked: Sequence[ToExplain], tune: int, keeps_fit: bool, summed: bool
-    ) -> list[Explained | None]:
+        self, asked: Sequence[BurstCall], tune: int, keeps_fit: bool, summed: bool
+    ) -> list[BurstResult | None]:
         size = min(self.at_once, self._with_noise(len(asked[0].gains)))
         chunks = [asked[at : at + size] for at in range(0, len(asked), size)]
         explain = partial(self._chunk, size=size, tune=tune, keeps_fit=keeps_fit, summed=summed)
@@ -183,8 +183,8 @@ class BurstsInStep:
             return [*first, *(each for found in pool.map(explain, chunks) for each in found)]
 
     def _chunk(
-        self, asked: Sequence[ToExplain], *, size: int, tune: int, keeps_fit: bool, summed: bool
-    ) -> list[Explained | None]:
+        self, asked: Sequence[BurstCall], *, size: int, tune: int, keeps_fit: bool, summed: bool
+    ) -> list[BurstResult | None]:
         """Run the bursts of one chunk."""
         with precision(self._dtype):
             laps = _Laps(self.seconds)
@@ -222,7 +222,7 @@ class BurstsInStep:
         log_step = _in_double(end.log_step)
         has_density = np.isfinite(log_weight.max(axis=2)).all(axis=1)
         is_told = ~np.isin(status, [_STATUSES.index(each) for each in FINE]).all(axis=1)
-        found: list[Explained | None] = []
+        found: list[BurstResult | None] = []
         for row, each in enumerate(asked):
             if not has_density[row]:
                 found.append(None)
@@ -245,10 +245,10 @@ class BurstsInStep:
                 statuses = [_STATUSES[place] for place in status[row]]
                 troubles = search_troubles(statuses, log_evidence[row])
             fit = None if kept_fits is None else PseudoPriors(*(part[row] for part in kept_fits))
-            found.append(Explained(statistics, sweeps, log_evidence[row], troubles, fit))
+            found.append(BurstResult(statistics, sweeps, log_evidence[row], troubles, fit))
         return found
 
-    def _values(self, asked: Sequence[ToExplain]) -> list[Any]:
+    def _values(self, asked: Sequence[BurstCall]) -> list[Any]:
         """Return the density's data of a chunk on the device."""
         found = []
         for (name, symbol), same in zip(
@@ -259,7 +259,7 @@ class BurstsInStep:
             found.append(jnp.asarray(np.asarray(value, dtype=symbol.dtype)))
         return found
 
-    def _fitted(self, asked: Sequence[ToExplain], values: list[Any]) -> Fits:
+    def _fitted(self, asked: Sequence[BurstCall], values: list[Any]) -> Fits:
         """Return pseudo-priors on the device: those that were kept, or new ones."""
         fits = [each.fit for each in asked if each.fit is not None]
         if fits:
@@ -269,7 +269,7 @@ class BurstsInStep:
         return self._search(len(asked), values, self._search.graph.shared())
 
     def _starts(
-        self, asked: Sequence[ToExplain], padded: Sequence[ToExplain], log_evidence: np.ndarray
+        self, asked: Sequence[BurstCall], padded: Sequence[BurstCall], log_evidence: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         """Return arrays that say where chains start or continue; see `PseudoPriors.draw_start`.
 
@@ -289,7 +289,7 @@ class BurstsInStep:
         log_step = np.stack([each.log_step for each in padded])
         return index, normals, goes_on, given, log_step
 
-    def _noise(self, asked: Sequence[ToExplain], n: int, n_sweeps: int) -> np.ndarray:
+    def _noise(self, asked: Sequence[BurstCall], n: int, n_sweeps: int) -> np.ndarray:
         """Return standard normals (n, n_sweeps, noise_size), or words that make keys (n, 2)."""
         if not self.own_noise:
             words = np.zeros(n, dtype=np.uint64)

@@ -17,10 +17,10 @@ from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.compiling.backends import require_backend
 from pymc_mcoem.em.burst import Burst, adaptation_gains
-from pymc_mcoem.em.esteps.asked import Explained, ToExplain
 from pymc_mcoem.em.esteps.base import EStepResult
+from pymc_mcoem.em.esteps.burst_calls import BurstCall, BurstResult
 from pymc_mcoem.em.esteps.class_fits import NEGLIGIBLE
-from pymc_mcoem.em.esteps.together import TogetherEStep, go_together
+from pymc_mcoem.em.esteps.together import TogetherEStep, allow_shared_calls
 from pymc_mcoem.validation import require_whole
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class CarlinChibBurst:
             require_whole("at_once", self.at_once, 1)
         if self.dtype not in ("float64", "float32"):
             raise ValueError(f"dtype: got {self.dtype!r}; give 'float64' or 'float32'.")
-        if self.dtype == "float32" and not go_together(self):
+        if self.dtype == "float32" and not allow_shared_calls(self):
             raise ValueError(
                 "dtype: 'float32' is for calls of JAX with many observations; give "
                 "backend='jax', Laplace pseudo-priors, RandomWalk or Hamiltonian moves and no "
@@ -125,7 +125,7 @@ class CarlinChibBurst:
     @property
     def lot(self) -> int:
         """Largest number of observations in one call of a driver; 1 if each has its own call."""
-        return (self.at_once or _LOT) if go_together(self) else 1
+        return (self.at_once or _LOT) if allow_shared_calls(self) else 1
 
     @classmethod
     def as_in_paper(cls, **overrides: Any) -> CarlinChibBurst:
@@ -219,14 +219,14 @@ class CompiledCarlinChibBurst(TogetherEStep):
         """Return what `chain` does for many observations, or for many chains of one."""
         gains = adaptation_gains(tune + draws, tune)
         asked = [
-            ToExplain(self._values(each, parameters), rng, self.initial_log_step, gains)
+            BurstCall(self._values(each, parameters), rng, self.initial_log_step, gains)
             for each, rng in zip(data, rngs, strict=True)
         ]
 
         def alone(at: int) -> PosteriorChain:
             return self._chain(asked[at].values, rngs[at], draws, tune)
 
-        def told(at: int, explained: Explained) -> PosteriorChain:
+        def told(at: int, explained: BurstResult) -> PosteriorChain:
             return _after(tune, explained.found, explained.troubles)
 
         return self._all(asked, alone, told, tune, summed=False)

@@ -129,7 +129,7 @@ def fit_to_keep(pseudo_priors: PseudoPriors) -> dict[str, np.ndarray]:
     return {name: getattr(pseudo_priors, name) for name in _FIT}
 
 
-def own_chain(
+def continued_chain(
     chain: Mapping[str, np.ndarray], **shapes: tuple[int, ...]
 ) -> Mapping[str, np.ndarray]:
     """Return `chain` if an E-step can continue it, and an empty one if its shapes differ.
@@ -144,7 +144,7 @@ def own_chain(
 
     Examples
     --------
-    >>> own_chain({"position": np.zeros((2, 3))}, position=(3,))
+    >>> continued_chain({"position": np.zeros((2, 3))}, position=(3,))
     {}
     """
     fits = all(name in chain and chain[name].shape == shape for name, shape in shapes.items())

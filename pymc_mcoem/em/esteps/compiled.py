@@ -16,9 +16,9 @@ from pymc_mcoem.compiling.backends import pytensor_mode
 from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.density.prior_starts import PriorStarts
 from pymc_mcoem.em.burst import Burst, WeightedStatistics, adaptation_gains
-from pymc_mcoem.em.esteps.asked import Explained
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.class_fits import family_density, fit_to_keep, own_chain, stored_fit
+from pymc_mcoem.em.esteps.burst_calls import BurstResult
+from pymc_mcoem.em.esteps.class_fits import continued_chain, family_density, fit_to_keep, stored_fit
 
 if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.class_chains import ClassDraws
@@ -122,7 +122,7 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
         the pseudo-priors, ``2 n_classes n_latents**2`` numbers.
         """
         values = self._values(data, parameters)
-        chain = own_chain(chain, **self._place_shapes(), log_step=self.initial_log_step.shape)
+        chain = continued_chain(chain, **self._place_shapes(), log_step=self.initial_log_step.shape)
         fitted = None if refit else stored_fit(chain)
         pseudo_priors = self.pseudo_priors(values, rng) if fitted is None else fitted
         log_step = chain.get("log_step", self.initial_log_step)
@@ -294,10 +294,10 @@ class SweepEStep(ChainEStep[Sweeps]):
     ) -> EStepResult:
         statistics = self._mean_statistics(found, slice(tune, None), values)
         evidence, troubles = pseudo_priors.log_evidence, pseudo_priors.troubles
-        return self._result(Explained(statistics, found, evidence, troubles), tune)
+        return self._result(BurstResult(statistics, found, evidence, troubles), tune)
 
     @staticmethod
-    def _result(explained: Explained, tune: int) -> EStepResult:
+    def _result(explained: BurstResult, tune: int) -> EStepResult:
         """Return the result of a burst, whose draws are those after tuning."""
         # SciPy's logsumexp takes a thirtieth of a short burst; pilot moments have nan
         with np.errstate(invalid="ignore"):

@@ -16,22 +16,22 @@ from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.backends import known_mode, uses_jax
 from pymc_mcoem.em.burst import adaptation_gains
-from pymc_mcoem.em.esteps.asked import Explained, ToExplain, by_kind
-from pymc_mcoem.em.esteps.class_fits import fit_to_keep, own_chain, stored_fit
+from pymc_mcoem.em.esteps.burst_calls import BurstCall, BurstResult, by_kind
+from pymc_mcoem.em.esteps.class_fits import continued_chain, fit_to_keep, stored_fit
 from pymc_mcoem.em.esteps.compiled import SweepEStep
 from pymc_mcoem.interrupts import require_own_fault
 
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStepResult
-    from pymc_mcoem.em.esteps.batch_jax import BurstsInStep
+    from pymc_mcoem.em.esteps.batch_jax import LockstepBursts
     from pymc_mcoem.em.family import Family
 
-__all__ = ["TogetherEStep", "go_together"]
+__all__ = ["TogetherEStep", "allow_shared_calls"]
 
 type Arrays = Mapping[str, np.ndarray]
 
 
-def go_together(settings: Any) -> bool:
+def allow_shared_calls(settings: Any) -> bool:
     """Return whether the settings of a burst allow many observations in one call.
 
     They must be JAX, the pseudo-priors `Laplace`, and the moves `RandomWalk` or `Hamiltonian`.
@@ -61,17 +61,21 @@ class TogetherEStep(SweepEStep):
     family: Family
 
     @cached_property
-    def in_step(self) -> BurstsInStep | None:
+    def in_step(self) -> LockstepBursts | None:
         """The bursts in lockstep, made at first use; None if settings do not allow them."""
         density = self.density
-        if not go_together(self.settings) or density.active is not None or density.other_values:
+        if (
+            not allow_shared_calls(self.settings)
+            or density.active is not None
+            or density.other_values
+        ):
             return None
-        return self.bursts_in_step(self.settings.at_once)
+        return self.lockstep_bursts(self.settings.at_once)
 
-    def bursts_in_step(self, at_once: int | None = None, **options: Any) -> BurstsInStep:
-        """Make the bursts in lockstep, with options of `BurstsInStep`."""
+    def lockstep_bursts(self, at_once: int | None = None, **options: Any) -> LockstepBursts:
+        """Make the bursts in lockstep, with options of `LockstepBursts`."""
         # importing JAX takes a second, and many never need it
-        from pymc_mcoem.em.esteps.batch_jax import BurstsInStep
+        from pymc_mcoem.em.esteps.batch_jax import LockstepBursts
 
         settings, family = self.settings, self.family
         # searches start from the declared parameters, not from those learned since
@@ -79,7 +83,7 @@ class TogetherEStep(SweepEStep):
             search, starts = settings.pseudo_priors.compile_search(
                 self.density, family.geometry, self.mode
             )
-            return BurstsInStep(
+            return LockstepBursts(
                 self.density,
                 search,
                 starts,
@@ -104,7 +108,7 @@ class TogetherEStep(SweepEStep):
         """Return the mean statistics of many observations; see `CompiledTogether.explain_all`."""
         gains = adaptation_gains(tune + draws, tune)
         asked = [
-            ToExplain(self._values(each, parameters), rng, state["log_step"], gains)
+            BurstCall(self._values(each, parameters), rng, state["log_step"], gains)
             for each, rng in zip(data, rngs, strict=True)
         ]
 
@@ -112,7 +116,7 @@ class TogetherEStep(SweepEStep):
             one = asked[at]
             return super(TogetherEStep, self)._explain(one.values, one.rng, state, draws, tune)
 
-        def told(at: int, explained: Explained) -> EStepResult:
+        def told(at: int, explained: BurstResult) -> EStepResult:
             return self._moved(self._result(explained, tune))
 
         return self._all(asked, alone, told, tune)
@@ -132,8 +136,8 @@ class TogetherEStep(SweepEStep):
         shapes = {**self._place_shapes(), "log_step": self.initial_log_step.shape}
         asked = []
         for each, rng, chain, gain, again in zip(data, rngs, chains, gains, refit, strict=True):
-            one = ToExplain(self._values(each, parameters), rng, self.initial_log_step, gain)
-            if own := own_chain(chain, **shapes):
+            one = BurstCall(self._values(each, parameters), rng, self.initial_log_step, gain)
+            if own := continued_chain(chain, **shapes):
                 start = int(own["class_index"]), own["position"]
                 fit = None if again else stored_fit(own)
                 one = replace(one, log_step=own["log_step"], start=start, fit=fit)
@@ -150,7 +154,7 @@ class TogetherEStep(SweepEStep):
                 keep_fit=keep_fit,
             )
 
-        def told(at: int, explained: Explained) -> EStepResult:
+        def told(at: int, explained: BurstResult) -> EStepResult:
             found, fit = explained.found, asked[at].fit or explained.fit
             chain = {**self._place(found), "log_step": np.array(found.log_step)}
             if fit is not None and keep_fit:
@@ -171,14 +175,14 @@ class TogetherEStep(SweepEStep):
         """Return class probabilities of many observations, ``(n_classes,)`` each."""
         gains = adaptation_gains(tune + draws, tune)
         asked = [
-            ToExplain(self._values(each, parameters), rng, self.initial_log_step, gains)
+            BurstCall(self._values(each, parameters), rng, self.initial_log_step, gains)
             for each, rng in zip(data, rngs, strict=True)
         ]
 
         def alone(at: int) -> np.ndarray:
             return self._class_weights(asked[at].values, rngs[at], draws, tune)
 
-        def told(at: int, explained: Explained) -> np.ndarray:
+        def told(at: int, explained: BurstResult) -> np.ndarray:
             log_weight = explained.found.log_weight[tune:]
             return np.asarray(softmax(log_weight, axis=1).mean(axis=0))
 
@@ -197,15 +201,15 @@ class TogetherEStep(SweepEStep):
 
     def _all[Found](
         self,
-        asked: Sequence[ToExplain],
+        asked: Sequence[BurstCall],
         alone: Callable[[int], Found],
-        told: Callable[[int, Explained], Found],
+        told: Callable[[int, BurstResult], Found],
         tune: int,
         **options: bool,
     ) -> list[Found | Exception]:
         """Run the bursts in lockstep, and one by one those that have to be run alone."""
         begun = [each.rng.bit_generator.state for each in asked]
-        explained: Sequence[Explained | None] = [None] * len(asked)
+        explained: Sequence[BurstResult | None] = [None] * len(asked)
         if (in_step := self.in_step) is not None:
             explained = by_kind(
                 [(each.fit is None, len(each.gains)) for each in asked],

@@ -14,8 +14,8 @@ import numpy as np
 
 from pymc_mcoem.em.addresses import Address
 from pymc_mcoem.em.checks import check_statistics
-from pymc_mcoem.em.esteps.asked import by_kind
 from pymc_mcoem.em.esteps.base import CompiledChains, CompiledTogether
+from pymc_mcoem.em.esteps.burst_calls import by_kind
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.interrupts import require_own_fault

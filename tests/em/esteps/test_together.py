@@ -18,7 +18,7 @@ import pytest
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.burst import adaptation_gains
-from pymc_mcoem.em.esteps.asked import ToExplain
+from pymc_mcoem.em.esteps.burst_calls import BurstCall
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.runs import workers
 from tests.helpers.executors import AtOnce
@@ -317,10 +317,10 @@ def of_devices_noise(factors, backend):
 
     A kernel counts the pseudo-prior of the last class by each factor: all but 1 break it.
     """
-    from pymc_mcoem.carlin_chib.sweeps_jax import SweepsInStep
-    from pymc_mcoem.em.esteps.batch_jax import BurstsInStep
+    from pymc_mcoem.carlin_chib.sweeps_jax import LockstepSweeps
+    from pymc_mcoem.em.esteps.batch_jax import LockstepBursts
 
-    class Weighed(SweepsInStep):
+    class Weighed(LockstepSweeps):
         factor = np.array(1.0)
 
         def shared(self):
@@ -336,14 +336,14 @@ def of_devices_noise(factors, backend):
     e_step = compiled_for(family, alone_and_together({"within_class": WALK}, backend)[0])
     search, starts = e_step.settings.pseudo_priors.compile_search(e_step.density, family.geometry)
     made_of = e_step.density, search, starts, WALK, family.statistics, family.observation
-    bursts = BurstsInStep(*made_of, at_once=256, own_noise=False, sweeps=Weighed)
+    bursts = LockstepBursts(*made_of, at_once=256, own_noise=False, sweeps=Weighed)
     gains = adaptation_gains(50, 10)
     values = {**theta, **family.encode(observation["value"])}
     found = []
     for factor in factors:
         Weighed.factor = np.array(factor)
         asked = [
-            ToExplain(values, rng, e_step.initial_log_step, gains) for rng in generators(9, 256)
+            BurstCall(values, rng, e_step.initial_log_step, gains) for rng in generators(9, 256)
         ]
         found.append([each.statistics for each in bursts(asked, 10)])
     return found

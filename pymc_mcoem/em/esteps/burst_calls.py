@@ -10,11 +10,11 @@ import numpy as np
 from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 
-__all__ = ["Explained", "ToExplain", "by_kind"]
+__all__ = ["BurstCall", "BurstResult", "by_kind"]
 
 
 @dataclass(frozen=True)
-class ToExplain:
+class BurstCall:
     """Input of the E-step for one observation.
 
     Attributes
@@ -39,7 +39,7 @@ class ToExplain:
 
 
 @dataclass(frozen=True)
-class Explained:
+class BurstResult:
     """Results of the burst of one observation.
 
     Attributes

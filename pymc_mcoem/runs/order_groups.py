@@ -10,10 +10,10 @@ from typing import Any
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost
 from pymc_mcoem.runs.workers import Order, received
 
-__all__ = ["answers_in_lots"]
+__all__ = ["answers_in_groups"]
 
 
-def answers_in_lots(
+def answers_in_groups(
     dispatcher: Dispatcher,
     orders: Iterator[Order],
     lot: int,
@@ -44,7 +44,7 @@ def answers_in_lots(
     >>> def joined(orders):
     ...     return Order(powers, (tuple(order.arguments[0] for order in orders),))
     >>> orders = (Order(pow, (exponent,)) for exponent in range(5))
-    >>> list(answers_in_lots(Dispatcher(lambda: 10), orders, 2, joined))
+    >>> list(answers_in_groups(Dispatcher(lambda: 10), orders, 2, joined))
     [1, 10, 100, 1000, 10000]
     """
     sent: deque[Order] = deque()

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from pymc_mcoem.runs.executor import Dispatcher, WorkerLost
-from pymc_mcoem.runs.lots import answers_in_lots
+from pymc_mcoem.runs.order_groups import answers_in_groups
 from pymc_mcoem.runs.workers import Order
 
 DEADLY = 4
@@ -46,7 +46,7 @@ def test_a_lost_lot_is_sent_one_by_one(lot):
     """So that the loss is one order's; those before it have their answers, which are made once."""
     numbers = iter(range(9))
     dispatcher = Counting(lambda: None)
-    answers = answers_in_lots(
+    answers = answers_in_groups(
         dispatcher, (Order(doubled, (number,)) for number in numbers), lot, joined, window=2 * lot
     )
     found = []
@@ -64,5 +64,5 @@ def test_a_lost_lot_is_sent_one_by_one(lot):
 def test_lots_without_a_loss_have_the_answers_of_single_calls(lot):
     orders = (Order(doubled, (number,)) for number in (0, 1, 2, 3, 5))
     dispatcher = Counting(lambda: None)
-    assert list(answers_in_lots(dispatcher, orders, lot, joined)) == [0, 2, 4, 6, 10]
+    assert list(answers_in_groups(dispatcher, orders, lot, joined)) == [0, 2, 4, 6, 10]
     assert sum(map(len, dispatcher.made)) == 5
