@@ -22,7 +22,8 @@ Samplers take turns on the same data:
 * the same defaults on the model with pseudo-priors written into it by hand, normal and
   independent, with the exact posterior moments of each class (better than a person would know; on
   the issue's model by quadrature, on the digit those that ``CarlinChib`` fits);
-* NumPyro's ``DiscreteHMCGibbs`` and ``MixedHMC``, if NumPyro is installed.
+* NumPyro's ``DiscreteHMCGibbs``, and ``MixedHMC`` with one and with twenty updates of the index in
+  a trajectory, if NumPyro is installed.
 
 Three figures are reported for each. Compilation is not counted.
 
@@ -165,6 +166,11 @@ def numpyro_samplers(model: Callable[[Any, Any, Any], None]) -> dict[str, Sample
     kernels = {
         "NumPyro DiscreteHMCGibbs": lambda model: DiscreteHMCGibbs(NUTS(model), modified=True),
         "NumPyro MixedHMC": lambda model: MixedHMC(HMC(model, trajectory_length=1.2)),
+        # As in NumPyro's documentation: with one update of the index in a trajectory, the default,
+        # MixedHMC can stay in the wrong class.
+        "NumPyro MixedHMC, 20 updates": lambda model: MixedHMC(
+            HMC(model, trajectory_length=1.2), num_discrete_updates=20
+        ),
     }
     return {name: with_numpyro(model, kernel) for name, kernel in kernels.items()}
 

@@ -12,15 +12,18 @@ and nothing is set except the blocks. A run is
 
 A chain's error is at least that of independent draws. Seconds are those of making the step, with
 what compilation it takes, and of sampling, both for the first seed; effective draws a second are
-those of the worst class of 0.02 to 0.98, over the time of sampling.
+those of the worst class of 0.02 to 0.98, over the time of sampling. For one model alone there are
+also the seconds from the start of Python to the first seed's draws, without those that the exact
+answer takes: other models have compiled and imported before.
 
     python benchmarks/model_index.py                              # some minutes
     python benchmarks/model_index.py --only pines coin --seeds 20
     python benchmarks/model_index.py --only coin --rivals
 
 ``--rivals`` runs ``pm.sample`` with nothing set, NumPyro's two samplers of mixed models where it is
-installed, and ``pm.sample_smc`` on each class alone, whose evidences give the probabilities of the
-classes; its errors are those between its chains.
+installed (otherwise the output says that they are left out), and ``pm.sample_smc`` on each class
+alone, whose evidences give the probabilities of the classes; its errors are those between its
+chains.
 """
 
 from __future__ import annotations
@@ -165,10 +168,9 @@ def by_evidences(problem: PublishedModel, seed: int) -> Run | None:
         # The prior probability of the class is part of the evidence.
         with pm.observe(problem.model, {name: j}):
             data = pm.sample_smc(chains=N_CHAINS, random_seed=seed, progressbar=False)
+        # Of each stage; a chain's are a list where chains have different numbers of stages.
         values = data["sample_stats"]["log_marginal_likelihood"].values
-        evidence[:, j] = [
-            np.asarray(chain.tolist()[-1], dtype=float).ravel()[-1] for chain in values
-        ]
+        evidence[:, j] = [np.asarray([*chain][-1], dtype=float).ravel()[-1] for chain in values]
     shares = np.exp(evidence - logsumexp(evidence, axis=1, keepdims=True))
     spread = shares.std(axis=0, ddof=1)
     seconds = time.perf_counter() - began
@@ -198,6 +200,12 @@ def rows(name: str, problem: PublishedModel, run: Run) -> list[list[str]]:
     return found
 
 
+def share_words(found: Shares) -> str:
+    """Return the shares of all chains together, with their errors."""
+    pairs = zip(found.pooled, found.error, strict=True)
+    return " ".join(f"{share:.3f}±{error:.3f}" for share, error in pairs)
+
+
 def refused(make: Callable[[], pm.Model]) -> str:
     """Return the step's error for a model that it does not support."""
     with make():
@@ -217,9 +225,16 @@ def main() -> None:
         first_seed=1,
         rivals=False,
     )
-    table, counts = [], []
+    table, counts, from_start = [], [], ""
+    if given.rivals and not NUMPYRO_SAMPLERS:
+        console.print(
+            "NumPyro is not installed, so its DiscreteHMCGibbs and MixedHMC are left out: "
+            "pip install numpyro"
+        )
     for name in given.only:
+        began = time.perf_counter()
         problem = MODELS[name]()
+        answering = time.perf_counter() - began
         began = time.perf_counter()
         steps = problem.steps()
         making = time.perf_counter() - began
@@ -228,9 +243,12 @@ def main() -> None:
             runs.append(sample(problem, steps, seed, making))
             verdict = runs[-1].verdict(problem)
             flags = {flag for each in runs[-1].found.values() for flag in each.flags}
-            console.print(f"{name}, seed {seed}: {verdict}", *sorted(flags), sep="\n    ")
+            shares = ", ".join(share_words(each) for each in runs[-1].found.values())
+            told = f"{name}, seed {seed}: {verdict}; {runs[-1].sampling:.1f} s; {shares}"
+            console.print(told, *sorted(flags), sep="\n    ")
             if len(given.only) == len(runs) == 1:
-                console.print(f"{seconds_since_start():.0f} s since Python was started")
+                from_start = f"{seconds_since_start() - answering:.1f}"
+                console.print(f"{from_start} s since Python was started")
         table += rows(name, problem, runs[0])
         if given.rivals:
             for rival, run in (
@@ -249,11 +267,13 @@ def main() -> None:
                 *(str(verdicts[each]) for each in VERDICTS),
                 f"{np.median([run.sampling for run in runs]):.1f}",
                 f"{np.median([run.speed() for run in runs]):.3g}",
+                from_start,
             )
         )
     headings = ("model", "class", "exact", "four chains", "together", "verdict", "seconds", "ESS/s")
     tell_table(headings, table, f"Seed {given.first_seed}")
-    tell_table(("model", *VERDICTS, "sampling, s", "ESS/s"), counts, f"{given.seeds} seeds")
+    headings = ("model", *VERDICTS, "sampling, s", "ESS/s", "from start, s")
+    tell_table(headings, counts, f"{given.seeds} seeds")
     console.print(f"An index alone, capture and recapture: {refused(capture_recapture)}")
 
 

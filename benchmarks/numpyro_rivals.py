@@ -14,8 +14,12 @@ import xarray as xr
 
 __all__ = ["NUMPYRO_SAMPLERS", "sample_by_numpyro"]
 
+#: With the updates of the index in each trajectory: one by default, for which MixedHMC gives a coin
+#: of probability 0.83 a share of 0.004 in 20,000 draws, and twenty in its documentation's example.
+_N_UPDATES = {"MixedHMC": None, "MixedHMC, 20 updates": 20}
+
 #: Empty where NumPyro is not installed.
-NUMPYRO_SAMPLERS = ("DiscreteHMCGibbs", "MixedHMC") if find_spec("numpyro") else ()
+NUMPYRO_SAMPLERS = ("DiscreteHMCGibbs", *_N_UPDATES) if find_spec("numpyro") else ()
 
 
 def sample_by_numpyro(
@@ -62,7 +66,8 @@ def sample_by_numpyro(
     if kernel == "DiscreteHMCGibbs":
         inner = DiscreteHMCGibbs(NUTS(declared, init_strategy=init), modified=True)
     else:
-        inner = MixedHMC(HMC(declared, init_strategy=init, trajectory_length=1.2))
+        hmc = HMC(declared, init_strategy=init, trajectory_length=1.2)
+        inner = MixedHMC(hmc, num_discrete_updates=_N_UPDATES[kernel])
     mcmc = MCMC(inner, num_warmup=1_000, num_samples=1_000, num_chains=chains, progress_bar=False)
     mcmc.run(jax.random.PRNGKey(seed))
     draws = mcmc.get_samples(group_by_chain=True)
