@@ -438,8 +438,11 @@ def most_ambiguous(mixture: Any, parameters: xr.Dataset, images: np.ndarray) -> 
     return images[int(np.argmin(gaps))]
 
 
-def digit(rng: np.random.Generator) -> Problem:
-    """Return an image that two of four templates, learned from sixty others, can explain."""
+def ambiguous_digit(share: float) -> pm.Model:
+    """Return an image under four templates learned from sixty others; two can explain it.
+
+    `share` is the deformation variance over the one that was learned.
+    """
     digits = mcoem.datasets.load_usps()
     images = digits["images"].values[digits["labels"].values == 2][:156]
     images = images + 0.2 * np.random.default_rng(2).standard_normal(images.shape)
@@ -448,8 +451,13 @@ def digit(rng: np.random.Generator) -> Problem:
     em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
     em.partial_fit(images[:60])
     learned = em.parameters
-    tight = learned.assign(deformation_variance=0.05 * learned["deformation_variance"])
-    model = mixture.condition(most_ambiguous(mixture, tight, images[60:]), tight)
+    tight = learned.assign(deformation_variance=share * learned["deformation_variance"])
+    return mixture.condition(most_ambiguous(mixture, tight, images[60:]), tight)
+
+
+def digit(rng: np.random.Generator) -> Problem:
+    """Return an image that two of four templates can explain."""
+    model = ambiguous_digit(0.05)
     with model:
         step = mcoem.CarlinChib()
     density = step._density

@@ -361,14 +361,16 @@ def _notes_on_rare_classes(
 ) -> list[str]:
     if not by_weights.any():
         return []
-    # the worst of them
-    row, j = np.unravel_index(np.where(by_weights, pareto_k, -np.inf).argmax(), by_weights.shape)
+    found = np.argwhere(by_weights).tolist()
+    # The worst of them; of weights that do not vary, k is minus infinity.
+    row, j = found[int(pareto_k[by_weights].argmax())]
     k = pareto_k[row, j]
     rough = ", so that its error is rough" if k > _FINITE_VARIANCE else ""
+    of_weights = f"Pareto k of the weights is {k:.2f}" if k > -np.inf else "the weights are equal"
     return [
         f"{_class(chains, row, j)} was visited {n_visits[row, j]} times: its Bayes factor comes "
         "from the weights of jumps into it, and is right if its pseudo-prior covers its posterior; "
-        f"Pareto k of the weights is {k:.2f}{rough}{_more(np.argwhere(by_weights).tolist())}"
+        f"{of_weights}{rough}{_more(found)}"
     ]
 
 

@@ -183,6 +183,15 @@ def test_a_class_of_no_weight_that_was_never_seen_has_its_figure_from_the_weight
     assert any("class 2 was visited 0 times" in note for note in found.notes)
 
 
+def test_a_class_never_seen_whose_weights_are_all_equal_is_the_one_that_is_noted(rng):
+    """Its pseudo-prior is its posterior; the class that is always active has no such weights."""
+    evidence = np.array([1.0, 1e-20])
+    found = bayes_factors(toy_tree(rng, evidence, [0.0] * 2, [1.0] * 2), prior=[1, 1], against=0)
+    assert found.ok and found.table["log_bf"][1] == pytest.approx(np.log(1e-20))
+    (note,) = [note for note in found.notes if "its Bayes factor comes" in note]
+    assert note.startswith("class 1 was visited 0 times") and "the weights are equal" in note
+
+
 def test_indices_of_a_plate_that_rightly_stay_in_their_classes_raise_no_warning(rng):
     of_row = np.repeat(np.arange(30) % 2, 4)
     evidence = np.where(of_row[:, None] == [1, 0], 1.0, 1e-20)
