@@ -4,12 +4,14 @@ The posteriors are those that normal pseudo-priors fit poorly:
 
 * ``banana``: five pairs of latents, each pair bent along a parabola, under a sign that depends on
   the class;
-* ``funnel``: Neal's funnel of ten latents, and one with the sign of its height reversed;
+* ``hierarchy``: the logarithm of a scale, Normal(0, 0.8), and four effects; in the second class the
+  sign of the logarithm is reversed;
+* ``funnel``: the same with Normal(0, 1.5) and nine effects;
 * ``digit``: the ambiguous digit of `class_index_samplers.py`, with 78 latents;
 * ``loose digit``: the same with eight times the deformation variance, two fifths of what was
   learned.
 
-The classes of the first two have probabilities of a half and latents of their own, in blocks. By
+The classes of the first three have probabilities of a half and latents of their own, in blocks. By
 ``--shared`` they share one vector of latents, so that a jump can carry positions over.
 
 Each sampler tunes for `--tune` draws and then draws for `--seconds` of processor time or more.
@@ -38,64 +40,45 @@ import pymc_mcoem as mcoem
 SIGNS = (1.0, -1.0)
 
 
-def banana_density(x: pt.TensorVariable, sign: pt.TensorVariable) -> pt.TensorVariable:
-    """Return the log-density of pairs, the second of each along a parabola of the first."""
-    first, second = x[0::2], x[1::2]
-    bent = pm.logp(pm.Normal.dist(sign * 1.5 * (first**2 - 1), 0.3), second)
-    return pm.logp(pm.Normal.dist(), first).sum() + bent.sum()
+def banana(name: str, sign: pt.TensorVariable | float) -> list[pt.TensorVariable]:
+    """Declare five pairs, the second of each along a parabola of the first."""
+    first = pm.Normal(f"first{name}", shape=5)
+    return [first, pm.Normal(f"second{name}", sign * 1.5 * (first**2 - 1), 0.3)]
 
 
-def funnel_density(x: pt.TensorVariable, sign: pt.TensorVariable) -> pt.TensorVariable:
-    """Return the log-density of a height, and of effects as wide as its exponential says."""
-    height = pm.logp(pm.Normal.dist(0, 1.5), x[0])
-    effects = pm.logp(pm.Normal.dist(0, pt.exp(sign * x[0])), x[1:])
-    return height + effects.sum()
+def funnel(
+    name: str, sign: pt.TensorVariable | float, spread: float = 1.5, n_effects: int = 9
+) -> list[pt.TensorVariable]:
+    """Declare a height, and effects as wide as its exponential says."""
+    height = pm.Normal(f"height{name}", 0, spread)
+    width = pm.math.exp(sign * height)
+    return [height, pm.Normal(f"effects{name}", 0, width, shape=n_effects)]
+
+
+def hierarchy(name: str, sign: pt.TensorVariable | float) -> list[pt.TensorVariable]:
+    """Declare a funnel that is less steep."""
+    return funnel(name, sign, spread=0.8, n_effects=4)
 
 
 def pair(
-    density: Callable[[pt.TensorVariable, pt.TensorVariable], pt.TensorVariable], shared: bool
+    latents: Callable[[str, pt.TensorVariable | float], list[pt.TensorVariable]], shared: bool
 ) -> tuple[pm.Model, dict[str, object]]:
-    """Return two classes of probability one half, with ten latents each, and the step's blocks."""
+    """Return two classes of probability one half, with latents each, and the step's blocks."""
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
         if shared:
-            x = pm.Normal("x", 0, 10, shape=10, initval=np.full(10, 0.1))
-            prior = pm.logp(pm.Normal.dist(0, 10), x).sum()
-            pm.Potential("density", density(x, pt.constant(SIGNS)[k]) - prior)
+            latents("", pt.constant(SIGNS)[k])
             return model, {}
-        for j, sign in enumerate(SIGNS):
-            pm.CustomDist(
-                f"x_{j}",
-                sign,
-                logp=density,
-                random=draws_of[density],
-                signature="()->(n)",
-                shape=10,
-                initval=np.full(10, 0.1),
-            )
-    return model, {"blocks": {0: ["x_0"], 1: ["x_1"]}}
-
-
-def draw_banana(sign: float, rng: np.random.Generator, size: object = None) -> np.ndarray:
-    """Draw from `banana_density`."""
-    first, noise = rng.standard_normal((2, 5))
-    return np.stack([first, sign * 1.5 * (first**2 - 1) + 0.3 * noise], axis=1).ravel()
-
-
-def draw_funnel(sign: float, rng: np.random.Generator, size: object = None) -> np.ndarray:
-    """Draw from `funnel_density`."""
-    height = 1.5 * rng.standard_normal()
-    return np.append(height, np.exp(sign * height) * rng.standard_normal(9))
-
-
-draws_of = {banana_density: draw_banana, funnel_density: draw_funnel}
+        blocks = {j: latents(f"_{j}", sign) for j, sign in enumerate(SIGNS)}
+    return model, {"blocks": blocks}
 
 
 def problems(shared: bool) -> dict[str, Callable[[], tuple[pm.Model, dict[str, object]]]]:
     """Return functions that make each model and the step's options for it."""
     return {
-        "banana": lambda: pair(banana_density, shared),
-        "funnel": lambda: pair(funnel_density, shared),
+        "banana": lambda: pair(banana, shared),
+        "hierarchy": lambda: pair(hierarchy, shared),
+        "funnel": lambda: pair(funnel, shared),
         "digit": lambda: (ambiguous_digit(0.05), {}),
         "loose digit": lambda: (ambiguous_digit(0.4), {}),
     }
@@ -108,7 +91,7 @@ def samplers() -> dict[str, dict[str, object]]:
         "defaults": {},
         "defaults, Hamiltonian moves": dict(moves),
     }
-    for n in (1, 10, 50, 200):
+    for n in (1, 30, 200):
         jump = {"jump": mcoem.moves.AnnealedJump(n_temperatures=n)}
         found[f"annealed over {n}"] = jump
         found[f"annealed over {n}, Hamiltonian moves"] = jump | moves

@@ -359,8 +359,8 @@ class CarlinChib(BlockedStep):
         if poor:
             _log.warning(
                 "CarlinChib: %s: poor pseudo-priors of %s. The chain stays exact, but jumps there "
-                "are rare: look at the switches, and try jump=AnnealedJump(), other pseudo_priors "
-                "or a parametrization in which the latents are closer to normal.",
+                "are rare: look at the switches, and try a parametrization in which the latents "
+                "are closer to normal, other pseudo_priors or jump=AnnealedJump().",
                 self._density.index_value.name,
                 ", ".join(map(str, poor)),
             )
