@@ -39,6 +39,7 @@ from .plots.registration import plot_registration as plot_registration
 from .plots.template_history import plot_template_history as plot_template_history
 from .plots.templates import plot_templates as plot_templates
 from .runs.checkpoint import Checkpoint as Checkpoint
+from .runs.workers import ExecutorError as ExecutorError
 from .runs.workers import Workers as Workers
 from .templates.bases.gaussian import GaussianBasis as GaussianBasis
 from .templates.images import template_images as template_images
