@@ -181,7 +181,7 @@ def choose_classes(
 
     Evidence alone hardly tells when to stop: no model fits exactly, and if a kind is split in two,
     each half fits a little better. But starts split a kind in different ways, or along a line that
-    many observations lie on. Starts agree if the share |A ∩ B| / |A ∪ B| that each class A of one
+    many observations lie on. Starts agree if the share #(A ∩ B) / #(A ∪ B) that each class A of one
     has in common with the most similar class B of the other is at least `least_agreement`, both
     ways; 0.75 is what Hennig calls valid.
 

@@ -77,7 +77,7 @@ class TemplateMixture(RegisteringFamily):
         Several values at each point, moved by one warp, as the colors of a pixel or the leads of
         an ECG: their number, or their labels, or either under the name of their axis, as
         ``{"lead": ["II", "V1"]}``; the name is ``channel`` otherwise. It is the last axis of an
-        observation, (*grid_shape, n_channels). Each class has a template for each channel, λ is
+        observation, ``(*grid_shape, n_channels)``. Each class has a template for each channel, λ is
         one for all channels, and each channel has a noise variance of its own, as channels may
         differ in what they measure. Values may be missing in some channels only. None: one value
         at each point, without that axis. Not with `own_points`.
