@@ -75,7 +75,7 @@ def compiled(move: str, **settings: Any) -> Any:
     return mcoem.esteps.CarlinChibBurst(within_class=MOVES[move], **settings).compile(setting()[0])
 
 
-def explain(move: str, images: np.ndarray, seed: int = 3) -> list[Any]:
+def run_e_step(move: str, images: np.ndarray, seed: int = 3) -> list[Any]:
     """Return the results of the default back end, one observation after the other."""
     e_step, theta = compiled(move), setting()[1]
     state = e_step.initial_state()
@@ -88,13 +88,13 @@ def explain(move: str, images: np.ndarray, seed: int = 3) -> list[Any]:
 
 def count(move: str, images: np.ndarray) -> int:
     """Run the default back end; return the number of observations."""
-    return len(explain(move, images))
+    return len(run_e_step(move, images))
 
 
 def together(e_step: Any, images: np.ndarray, seed: int = 3) -> list[Any]:
     """Return the results of JAX, all observations in one call."""
     rngs, state = generators(seed, len(images)), e_step.initial_state()
-    found = e_step.explain_all(encoded(images), setting()[1], rngs, state, **LENGTHS)
+    found = e_step.run_all(encoded(images), setting()[1], rngs, state, **LENGTHS)
     failed = [each for each in found if isinstance(each, Exception)]
     if failed:
         raise failed[0]
@@ -116,7 +116,7 @@ def check(e_step: Any, move: str, n: int = 4) -> str:
     """Compare results from the same noise with the default back end's."""
     images, bursts = observations(n), e_step.in_step
     before, bursts.own_noise = bursts.own_noise, True
-    evidence, relative = off_by(together(e_step, images), explain(move, images))
+    evidence, relative = off_by(together(e_step, images), run_e_step(move, images))
     bursts.own_noise = before
     return (
         f"log-evidence differs by at most {evidence:.1e}; mean statistics of {TUNE + DRAWS} sweeps "
@@ -135,7 +135,7 @@ def compare(e_step: Any, move: str, n_together: int, n_alone: int = 24, n_images
     n_runs = max(n_together // n_images, 8), n_alone
     sides = [
         together(e_step, np.repeat(images, n_runs[0], axis=0), 7),
-        explain(move, np.repeat(images, n_runs[1], axis=0), 8),
+        run_e_step(move, np.repeat(images, n_runs[1], axis=0), 8),
     ]
     worst = 0.0
     for name in sides[0][0].statistics:

@@ -30,7 +30,7 @@ from timing import console, seconds_of
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.checks import check_shapes, check_statistics
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.worker_calls import Explainer, simulate
+from pymc_mcoem.em.esteps.worker_calls import CheckedEStep, simulate
 from pymc_mcoem.em.maximization import maximize_family
 from pymc_mcoem.runs.workers import Answers, Order, Parcel, perform, received
 
@@ -235,7 +235,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
     mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
     parameters = mixture.initialize(list(images[:200]), np.random.default_rng(1), "kmeans")
     parameters = mixture.check_parameters(parameters)
-    parcel = Parcel.of(partial(Explainer.of, mixture, mcoem.esteps.CarlinChibBurst()))
+    parcel = Parcel.of(partial(CheckedEStep.of, mixture, mcoem.esteps.CarlinChibBurst()))
     length = mcoem.schedules.BurstLength()(1)
 
     def order(number: int) -> Order:
@@ -249,7 +249,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
         wire = Wire()
         real = {"none": run_real(mixture, parameters, images, wire)}
         real |= {str(size): run_real(mixture, parameters, images, size) for size in (1, 2)}
-        asked, found = order(1), wire.answers[-REAL:]
+        sent, found = order(1), wire.answers[-REAL:]
         n_out, n_in = (int(np.mean(each[-REAL:])) for each in (wire.sent, wire.returned))
         middle = sorted(map(pickle.dumps, found), key=len)[REAL // 2]
         result = received(pickle.loads(middle))
@@ -277,7 +277,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
             bursts=tuple(wire.processor[-REAL:]),
             accept=max(observation - ordering - float(np.mean(checks)) - check - add, 0.0),
             order=ordering,
-            send=seconds_of(lambda: pickle.dumps((perform, (parcel.token, None, (asked,))))),
+            send=seconds_of(lambda: pickle.dumps((perform, (parcel.token, None, (sent,))))),
             receive=seconds_of(lambda: received(pickle.loads(middle))),
             handing=in_pool,
             dask=dask_seconds(n_out, n_in),

@@ -207,7 +207,7 @@ class Chain(WithSamplingState):
         if draws_start:
             # A pseudo-prior may reach beyond the density's support: draw again if it did. On a
             # plate the rows that have begun go on meanwhile.
-            given = told, _ = before, position
+            given = index, _ = before, position
             before, position = self.pseudo_priors.draw_start(rng)
             swept, bad = sweep(before, position)
             starts = self._further_starts(rng, others, given)
@@ -216,11 +216,11 @@ class Chain(WithSamplingState):
                 position = np.where(bad[..., None], start[1], swept.position)
                 swept, bad = sweep(before, position)
         else:
-            swept, bad = sweep(told := before, position)
+            swept, bad = sweep(index := before, position)
         if bad.any():
             raise ValueError(
                 "initvals: the log-density is not finite for any class at "
-                f"{density.index_value.name} = {told}; start the chain where the model has "
+                f"{density.index_value.name} = {index}; start the chain where the model has "
                 f"positive density{_but_for_nan(density.model)}."
             )
         self.log_step = swept.log_step

@@ -44,9 +44,9 @@ class DefaultStart:
         of_index = strategies.get(index)
         self._index_is_said = of_index is not None and not isinstance(of_index, str)
         # variables that start at prior draws have no start that the user chose
-        asked = [rv for rv in (index, *latents) if not _is_prior(strategies.get(rv))]
-        self._index = [model.rvs_to_values[rv].name for rv in asked if rv is index]
-        self._latents = [model.rvs_to_values[rv].name for rv in asked if rv is not index]
+        given = [rv for rv in (index, *latents) if not _is_prior(strategies.get(rv))]
+        self._index = [model.rvs_to_values[rv].name for rv in given if rv is index]
+        self._latents = [model.rvs_to_values[rv].name for rv in given if rv is not index]
         # A function, because the initial point may depend on data that are set later.
         self._initial_point = make_initial_point_fn(model=model)
         self._following: Any = None

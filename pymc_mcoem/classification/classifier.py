@@ -218,7 +218,7 @@ class Classifier:
             else partial(compile_expected_likelihood, self.family, log_label_weight)
         )
         self.executor = Dispatcher(make, executor)
-        self._lot = 1 if screening else getattr(e_step, "lot", 1)
+        self._group_size = 1 if screening else getattr(e_step, "group_size", 1)
 
     def _merge(
         self,
@@ -345,7 +345,7 @@ class Classifier:
         """Yield the index of each observation that is not refused, and its probabilities."""
         orders = self._orders(observations)
         sent: deque[tuple[int, Order]] = deque()
-        lot = self._lot
+        group_size = self._group_size
 
         def send() -> Iterator[Order]:
             yield from [order for _, order in sent]
@@ -357,12 +357,14 @@ class Classifier:
         self.executor.prepare()
         while True:
             try:
-                for answer in answers_in_groups(self.executor, send(), lot, joined, total=total):
+                for answer in answers_in_groups(
+                    self.executor, send(), group_size, joined, total=total
+                ):
                     yield sent.popleft()[0], answer
                 return
             except WorkerLost as error:
                 index, _ = sent.popleft()
-                lot = 1
+                group_size = 1
                 if self.on_error == "raise":
                     raise RuntimeError(
                         f"observation {index}, counted from 0, cannot be classified: {error} "

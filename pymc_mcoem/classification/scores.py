@@ -162,7 +162,7 @@ def checked(
         _require_finite(found)
     except Exception as error:
         require_own_fault(error)
-        raise _told(index, error) from error
+        raise _error_of(index, error) from error
     return found
 
 
@@ -193,9 +193,9 @@ def _checked_all(
             answers.append(each)
         except Exception as error:
             require_own_fault(error)
-            told = _told(index, error)
-            told.__cause__ = error
-            answers.append(Unclassified(named(error)) if skips else Failed(told, made=True))
+            raised = _error_of(index, error)
+            raised.__cause__ = error
+            answers.append(Unclassified(named(error)) if skips else Failed(raised, made=True))
     return answers
 
 
@@ -204,7 +204,7 @@ def _require_finite(found: np.ndarray) -> None:
         raise FloatingPointError(f"its class probabilities are not finite: {found}.")
 
 
-def _told(index: int, error: Exception) -> Exception:
+def _error_of(index: int, error: Exception) -> Exception:
     """Return the error that names the observation."""
     kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
     return kind(

@@ -54,11 +54,11 @@ def jax_loop(
         n_outputs = len(stacked) + len(last)
         return [end[place] if place in last else next(others) for place in range(n_outputs)]
 
-    told = AnnouncedCompilation(run, "the model for JAX")
+    announced = AnnouncedCompilation(run, "the model for JAX")
 
     def call(*arguments: Any) -> list[Any]:
         require_own_process()
-        return _arrays(told(list(arguments), first.shared(), step.shared()))
+        return _arrays(announced(list(arguments), first.shared(), step.shared()))
 
     return call
 

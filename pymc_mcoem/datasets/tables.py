@@ -150,9 +150,9 @@ def _of_table(table: Any, names: _Names) -> xr.DataArray:
     columns = list(table.columns)
     of_values = names["channels"] or names["value"]
     if names["channels"] or names["value"] in columns:
-        asked = [("curve", names["curve"]), ("time", names["time"])]
-        asked += [("value", each) for each in names["channels"] or []]
-        for role, column in asked:
+        required = [("curve", names["curve"]), ("time", names["time"])]
+        required += [("value", each) for each in names["channels"] or []]
+        for role, column in required:
             if column not in columns:
                 raise ValueError(
                     f"{role} is {column!r}; name one of the columns {columns}: a table with a row "
@@ -170,17 +170,17 @@ def _of_table(table: Any, names: _Names) -> xr.DataArray:
             f"{[names['curve'], names['time'], names['value']]}), of one "
             "with a row for each curve give the columns of points alone."
         ) from None
-    told: _Names = {
+    completed: _Names = {
         **names,
         "curve": names["curve"] or table.index.name,
         "time": names["time"] or table.columns.name,
     }
-    return _on_grid(table.to_numpy(np.float64), table.index.to_numpy(), points, told)
+    return _on_grid(table.to_numpy(np.float64), table.index.to_numpy(), points, completed)
 
 
 def _of_functions(given: Any, names: _Names) -> xr.DataArray:
     """Return the curves of scikit-fda's containers."""
-    told: _Names = {
+    completed: _Names = {
         **names,
         "time": names["time"] or given.argument_names[0],
         "value": names["value"] or given.coordinate_names[0],
@@ -188,8 +188,8 @@ def _of_functions(given: Any, names: _Names) -> xr.DataArray:
     n_channels = given.dim_codomain
     if n_channels > 1:
         known = [*given.coordinate_names]
-        told["value"] = names["value"]
-        told["channels"] = None if None in known or len({*known}) < n_channels else known
+        completed["value"] = names["value"]
+        completed["channels"] = None if None in known or len({*known}) < n_channels else known
     labels = [label for label in given.sample_names if label is not None]
     if given.dim_domain != 1:
         raise ValueError(
@@ -200,10 +200,12 @@ def _of_functions(given: Any, names: _Names) -> xr.DataArray:
     which = slice(None) if n_channels > 1 else 0
     if hasattr(given, "data_matrix"):
         values = given.data_matrix[..., which]
-        return _on_grid(values, names_of_curves, given.grid_points[0], told)
+        return _on_grid(values, names_of_curves, given.grid_points[0], completed)
     cuts = np.asarray(given.start_indices)[1:]
     parts = np.split(given.points[:, 0], cuts), np.split(given.values[:, which], cuts)
-    return _together(list(zip(*parts, strict=True)), names_of_curves or list(range(n_curves)), told)
+    return _together(
+        list(zip(*parts, strict=True)), names_of_curves or list(range(n_curves)), completed
+    )
 
 
 def _of_list(given: Sequence[Any], names: _Names, points: Any) -> xr.DataArray:
@@ -318,18 +320,18 @@ def _on_grid(values: np.ndarray, labels: Any, points: Any, names: _Names) -> xr.
 
 
 def _with_units(found: xr.DataArray, units: Mapping[str, str] | None) -> xr.DataArray:
-    told = dict(units or {})
+    given = dict(units or {})
     if "part" in found.dims:
         own = [str(name) for name in found["part"].values]
-        known = {**dict.fromkeys(own, ""), **told}
+        known = {**dict.fromkeys(own, ""), **given}
         found = found.assign_attrs(units=[known[name] for name in own])
     else:
         own = [str(found.dims[1]), str(found.name or "value")]
-        if own[0] in told:
-            found[own[0]].attrs["units"] = told[own[0]]
-        if own[1] in told:
-            found = found.assign_attrs(units=told[own[1]])
-    unknown = sorted(set(told) - set(own))
+        if own[0] in given:
+            found[own[0]].attrs["units"] = given[own[0]]
+        if own[1] in given:
+            found = found.assign_attrs(units=given[own[1]])
+    unknown = sorted(set(given) - set(own))
     if unknown:
         raise ValueError(f"units: got {unknown}; the names here are {own}.")
     return found

@@ -21,7 +21,7 @@ from pymc_mcoem.density.class_index import index_key
 from pymc_mcoem.density.model_scale import ModelScale
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.esteps.class_fits import family_density
-from pymc_mcoem.em.esteps.worker_calls import Explainer, joined, keep_draws
+from pymc_mcoem.em.esteps.worker_calls import CheckedEStep, joined, keep_draws
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.interrupts import as_interrupts
 from pymc_mcoem.labeling import dataset_of
@@ -138,7 +138,7 @@ def sample_burst(
     to_model = ModelScale(family_density(family))
     # no statistics are needed here, so the auxiliaries are not needed either
     dispatcher = Dispatcher(
-        partial(Explainer.of, family, replace(chosen, rao_blackwell=False)), executor
+        partial(CheckedEStep.of, family, replace(chosen, rao_blackwell=False)), executor
     )
     with telling(progressbar):
         dispatcher.prepare()
@@ -146,7 +146,7 @@ def sample_burst(
         Order(keep_draws, (data, theta, np.random.default_rng(seed), draws, tune)) for seed in seeds
     )
     # each call to a worker makes one whole chain
-    lot = 1 if dispatcher.is_remote else min(chosen.lot, chains)
+    group_size = 1 if dispatcher.is_remote else min(chosen.group_size, chains)
     found: list[PosteriorChain] = []
     try:
         with (
@@ -154,7 +154,7 @@ def sample_burst(
             as_interrupts(),
             one_blas_thread(),
         ):
-            for each in answers_in_groups(dispatcher, orders, lot, joined):
+            for each in answers_in_groups(dispatcher, orders, group_size, joined):
                 found.append(each)
                 progress.advance()
     except KeyboardInterrupt:

@@ -287,10 +287,10 @@ def in_words(number: int, named: int, table: pd.DataFrame, unsure: Any, about: s
 
 def _listed(rows: pd.DataFrame) -> str:
     """Return candidates with how much better or worse they predict, and why they do not count."""
-    return "; ".join(map(_told, rows.index, rows.to_dict("records")))
+    return "; ".join(map(_described, rows.index, rows.to_dict("records")))
 
 
-def _told(number: int, row: Mapping[str, Any]) -> str:
+def _described(number: int, row: Mapping[str, Any]) -> str:
     """Return how much better or worse a candidate predicts, and what speaks against it."""
     against = []
     if not row["agrees"]:

@@ -79,7 +79,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         super().restore(saved, tree)
         state, n = self.state, self.family.n_classes
         for item in state.pending:
-            item.to_explain(self.family)
+            item.encoded(self.family)
             if not all(0 <= at < n for at in item.classes or ()):
                 raise ValueError(f"it holds an observation of the classes {item.classes}")
         spans = [np.shape(rows)[1:] == (3,) for rows in (state.recent or {}).values()]
@@ -170,7 +170,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 self._failures += len(failure.culprits)
                 if self.settings.on_error != "raise" and self._failures <= MOST_IN_A_ROW:
                     continue
-                raise failure.told("is skipped; those before it stay") from failure.causes[0]
+                raise failure.user_error("is skipped; those before it stay") from failure.causes[0]
             self.take(report)
             self._failures = 0
             yield report
@@ -197,7 +197,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 self.leave_out(*failure.failed_records("refused"))
                 self.state = self.state.without(failure.positions)
                 if self.settings.on_error == "raise":
-                    raise failure.told("was refused") from failure.causes[0]
+                    raise failure.user_error("was refused") from failure.causes[0]
                 continue
             except RuntimeError as error:
                 spoiler = self._spoiler()
@@ -288,7 +288,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
             return self.ended(state)
         except StepError as failure:
             if self.settings.on_error == "raise":
-                raise failure.told("is held, and cannot be learned") from failure.causes[0]
+                raise failure.user_error("is held, and cannot be learned") from failure.causes[0]
             return self._ended(state.without(failure.positions))
 
     def ended(self, state: OnlineState) -> OnlineState:
@@ -339,7 +339,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         def order(failed: int, index: int) -> Order:
             at = index - failed
             arguments = (
-                batch[index].to_explain(self.family),
+                batch[index].encoded(self.family),
                 among(self.family, state.parameters or {}, batch[index].classes),
                 self.generator(learned_as[at]),
                 state.e_step_state,
@@ -354,7 +354,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         total: Arrays = {}
         failures: dict[int, Exception] = {}
         with one_blas_thread():
-            for index, result, seconds in self.explained(
+            for index, result, seconds in self.e_step_results(
                 range(len(batch)), order, state.statistics
             ):
                 if isinstance(result, Exception):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["looked_at", "next_batch", "read_by", "read_held"]
 
 #: Number of observations that a worker reads in one call.
-LOT = 8
+GROUP_SIZE = 8
 
 
 def next_batch(state: OnlineState, settings: OnlineSettings) -> tuple[int, bool]:
@@ -107,22 +107,25 @@ def read_by(executor: Dispatcher, addresses: Sequence[Address], in_whole: bool) 
         Failures that are not due to a record.
     """
     found: list[Any] = []
-    lot = LOT
+    group_size = GROUP_SIZE
     while len(found) < len(addresses):
-        lots = (tuple(addresses[at : at + lot]) for at in range(len(found), len(addresses), lot))
+        groups = (
+            tuple(addresses[at : at + group_size])
+            for at in range(len(found), len(addresses), group_size)
+        )
         try:
-            for some in executor.answers(Order(look, (each, in_whole)) for each in lots):
+            for some in executor.answers(Order(look, (each, in_whole)) for each in groups):
                 found.extend(some)
         except WorkerLost as error:
-            if lot == 1:
+            if group_size == 1:
                 found.append(Unreadable(error))
-            lot = 1  # to find the record that failed
+            group_size = 1  # to find the record that failed
     return found
 
 
-def look(explainer: Any, addresses: Sequence[Address], in_whole: bool) -> list[Any]:
+def look(checked_e_step: Any, addresses: Sequence[Address], in_whole: bool) -> list[Any]:
     """Read observations in a worker; see `looked_at`."""
-    return [_looked(explainer.family, each, in_whole) for each in addresses]
+    return [_looked(checked_e_step.family, each, in_whole) for each in addresses]
 
 
 def _looked(family: Any, address: Address, in_whole: bool) -> Any:

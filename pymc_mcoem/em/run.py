@@ -18,7 +18,7 @@ from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.addresses import Address, Seen
 from pymc_mcoem.em.checks import check_layout, check_shapes
-from pymc_mcoem.em.esteps.worker_calls import Explainer, joined
+from pymc_mcoem.em.esteps.worker_calls import CheckedEStep, joined
 from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
@@ -81,7 +81,7 @@ class Run[State: RunState, Settings: RunSettings]:
         self.settings = settings
         self.state: State = self.state_class()
         self.random_seed = seed_entropy(random_seed)
-        self.executor = Dispatcher(partial(Explainer.of, family, settings.e_step), executor)
+        self.executor = Dispatcher(partial(CheckedEStep.of, family, settings.e_step), executor)
         self.history = History(family, settings.keep, settings.thin)
         self.alone = OneAtATime(f"{self.driver}.{self.method}")
         #: Files that this run is saved in.
@@ -144,7 +144,7 @@ class Run[State: RunState, Settings: RunSettings]:
         item = Pending.of(observation, position)
         return item, encoded, span(item.observation)
 
-    def explained[Item](
+    def e_step_results[Item](
         self,
         items: Sequence[Item],
         order: Callable[[int, Item], Order],
@@ -175,10 +175,12 @@ class Run[State: RunState, Settings: RunSettings]:
             Failures that are not due to an observation.
         """
         waiting, failed = deque(items), 0
-        lot = min(getattr(self.settings.e_step, "lot", 1), len(items))
+        group_size = min(getattr(self.settings.e_step, "group_size", 1), len(items))
         while waiting:
             orders = map(partial(order, failed), tuple(waiting))
-            answers = answers_in_groups(self.executor, orders, lot, joined, window=len(items))
+            answers = answers_in_groups(
+                self.executor, orders, group_size, joined, window=len(items)
+            )
             while waiting:
                 begun = perf_counter()
                 item = waiting.popleft()
@@ -190,11 +192,11 @@ class Run[State: RunState, Settings: RunSettings]:
                 except Exception as error:
                     require_own_fault(error)
                     failed += 1
-                    lot = 1 if isinstance(error, WorkerLost) else lot
+                    group_size = 1 if isinstance(error, WorkerLost) else group_size
                     yield item, error, 0.0
                     break
                 running = result.statistics if running is None else running
-                overlaps = self.executor.is_remote or lot > 1
+                overlaps = self.executor.is_remote or group_size > 1
                 yield item, result, 0.0 if overlaps else perf_counter() - begun
 
     def unreadable(self, record: Unreadable, position: int) -> FailedRecord:

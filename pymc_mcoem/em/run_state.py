@@ -148,7 +148,7 @@ class Pending:
             return cls({str(key): _copied(value) for key, value in observation.items()}, position)
         return cls(_copied(observation), position)
 
-    def to_explain(self, family: Family) -> Arrays | Address:
+    def encoded(self, family: Family) -> Arrays | Address:
         """Return the encoded observation, or its address."""
         found = self.observation
         return found if isinstance(found, Address) else family.encode(found)
@@ -328,7 +328,7 @@ class StepError(Exception):
             for item, cause in zip(self.culprits, self.causes, strict=True)
         ]
 
-    def told(self, what: str) -> Exception:
+    def user_error(self, what: str) -> Exception:
         """Return the error that users see; `what` says what happens to the observations."""
         cause = self.causes[0]
         kind: type[Exception] = RuntimeError

@@ -227,7 +227,7 @@ class SAEMRun(Run[SAEMState, SAEMSettings]):
         failures: dict[int, Exception] = {}
         in_a_row = 0
         with one_blas_thread():
-            for i, result, seconds in self.explained(chosen.tolist(), order, state.statistics):
+            for i, result, seconds in self.e_step_results(chosen.tolist(), order, state.statistics):
                 if isinstance(result, Exception):
                     failures[state.positions[i]] = result
                     in_a_row += 1

@@ -112,13 +112,13 @@ class Searches:
         A row further behind may if `trust` times the expected gain of its next Newton step
         suffices.
         """
-        asked = np.array(sorted(rows), dtype=np.int64)
-        height = np.where(np.isfinite(self.log_density), self.log_density, -np.inf)[asked]
+        candidates = np.array(sorted(rows), dtype=np.int64)
+        height = np.where(np.isfinite(self.log_density), self.log_density, -np.inf)[candidates]
         least = height.max(initial=-np.inf) - margin
         behind = height < least
         if trust > 0 and behind.any():
-            height[behind] += trust * self._promised(asked[behind])
-        return set(asked[height >= least].tolist())
+            height[behind] += trust * self._promised(candidates[behind])
+        return set(candidates[height >= least].tolist())
 
     def _promised(self, rows: np.ndarray) -> np.ndarray:
         """Return the expected gains of next Newton steps, with a ridge where needed."""

@@ -188,13 +188,13 @@ class ModeSearch:
         Modes
             One for each of `classes`.
         """
-        asked = np.arange(self.density.n_classes) if classes is None else np.asarray(classes)
+        searched = np.arange(self.density.n_classes) if classes is None else np.asarray(classes)
         starts = np.asarray(starts, dtype=np.float64)
         if starts.ndim == 2:
-            starts = np.broadcast_to(starts, (len(asked), *starts.shape))
+            starts = np.broadcast_to(starts, (len(searched), *starts.shape))
         evaluate = self.evaluations.at(self.density.arguments(data, others))
-        searches = Searches.begin(asked, as_argument(starts), self.damping.first)
-        rows = np.arange(len(searches.classes)).reshape(len(asked), -1)
+        searches = Searches.begin(searched, as_argument(starts), self.damping.first)
+        rows = np.arange(len(searches.classes)).reshape(len(searched), -1)
         alive = set(rows.ravel().tolist())
         if self.cooling is not None:
             # Under much noise all starts of a class would end in one point: only the first cools.
@@ -232,16 +232,16 @@ class ModeSearch:
     ) -> None:
         """Continue searches for `limit` iterations, or until they end."""
         settings = self._settings(temperature, 1.0)
-        asked = np.array(sorted(rows))
+        ordered = np.array(sorted(rows))
         # all of them or none
-        new = asked[searches.temperature[asked] != temperature]
+        new = ordered[searches.temperature[ordered] != temperature]
         if new.size:
             searches.heat(new, temperature, self.measured_by_prior)
             there = searches.classes[new], searches.position[new], searches.bends(new)
             searches.know(new, *evaluate(*there, settings))
             searches.n_iterations[new] += 1
             limit -= 1
-        known = asked[searches.log_density[asked] > -np.inf]
+        known = ordered[searches.log_density[ordered] > -np.inf]
         iterate(evaluate, searches, known, settings, limit)
 
     def _settings(self, temperature: float, residual_share: float) -> np.ndarray:

@@ -214,8 +214,8 @@ class _Steps:
 
         return jax.vmap(one, in_axes=(0, 0, 0, *axes))(rows.classes, x, rows.matrix, *own)
 
-    def _in_lots(self, asked: Any, change: Callable[[Any, Any], Any], held: Any) -> Any:
-        """Apply `change` to `held` for all rows in `asked`, as many at a time as there are lanes.
+    def _in_chunks(self, wanted: Any, change: Callable[[Any, Any], Any], held: Any) -> Any:
+        """Apply `change` to `held` for all rows in `wanted`, as many at a time as there are lanes.
 
         `change` takes their indices, some of which may be beyond the last row, and `held`.
         """
@@ -225,15 +225,15 @@ class _Steps:
             places = self._some(left)
             return left.at[places].set(False, mode="drop"), change(places, held)
 
-        return jax.lax.while_loop(lambda state: state[0].any(), go_on, (asked, held))[1]
+        return jax.lax.while_loop(lambda state: state[0].any(), go_on, (wanted, held))[1]
 
-    def _some(self, asked: Any) -> Any:
-        (places,) = jnp.nonzero(asked, size=self._lanes, fill_value=self._n_rows)
+    def _some(self, wanted: Any) -> Any:
+        (places,) = jnp.nonzero(wanted, size=self._lanes, fill_value=self._n_rows)
         return places
 
     def heat(self, rows: _Rows, alive: Any, temperature: Any) -> _Rows:
         """Set another temperature of searches, and evaluate their densities at it."""
-        found: _Rows = self._in_lots(
+        found: _Rows = self._in_chunks(
             alive.ravel(), lambda at, held: self._heat(at, held, temperature), rows
         )
         return found
@@ -285,8 +285,8 @@ class _Steps:
         gained = jnp.where(jnp.isfinite(value), value - rows.log_density, -jnp.inf)
         # 1e-14 in double precision
         rounding = 45.0 * float(self._limits.eps) * (1.0 + jnp.abs(rows.log_density))
-        is_told = expected > rounding
-        ratio = jnp.where(is_told, gained / jnp.where(is_told, expected, 1.0), 1.0)
+        is_measurable = expected > rounding
+        ratio = jnp.where(is_measurable, gained / jnp.where(is_measurable, expected, 1.0), 1.0)
         hardly = (used * length <= 0.2 * gain) & (gain > 0.0)
         done = (gain < self._search.tolerance) & (hardly | (used < damping.free))
         lowest = jnp.where((jnp.abs(ratio - 1.0) < 0.05) & (used < damping.free), 0.0, 0.2)
@@ -319,7 +319,7 @@ class _Steps:
         least = height.max(axis=(1, 2), keepdims=True) - margin
         behind = alive & (height < least)
         if race.trust > 0:
-            promised = self._in_lots(
+            promised = self._in_chunks(
                 behind.ravel(),
                 lambda at, held: held.at[at].set(self._promised(rows.at(at)), mode="drop"),
                 jnp.zeros(self._n_rows, self._dtype),
@@ -348,9 +348,9 @@ class _Steps:
         first = jnp.zeros_like(alive).at[:, :, 0].set(True)
         any_alive = alive.any(axis=2, keepdims=True)
         any_comparable = comparable.any(axis=2, keepdims=True)
-        asked = jnp.where(any_alive, alive, jnp.where(any_comparable, comparable, first))
+        compared = jnp.where(any_alive, alive, jnp.where(any_comparable, comparable, first))
         least = self._limits.min
-        return jnp.argmax(jnp.where(asked, jnp.maximum(height, least), -jnp.inf), axis=2)
+        return jnp.argmax(jnp.where(compared, jnp.maximum(height, least), -jnp.inf), axis=2)
 
     def _best_of(self, leading: Any) -> Any:
         """Return which rows lead, (n, n_classes, n_starts)."""
@@ -377,7 +377,7 @@ class _Steps:
             found = {"height": height, "factor": factor, "ridged": ridged}
             return {name: held[name].at[places].set(found[name], mode="drop") for name in held}
 
-        held = self._in_lots(wanted, look, held)
+        held = self._in_chunks(wanted, look, held)
         places = jnp.arange(n * n_classes).reshape((n, n_classes)) * n_starts + leading
         height, factor = held["height"][places], held["factor"][places]
         status = jnp.select(

@@ -35,8 +35,8 @@ _log = logging.getLogger("pymc_mcoem")
 
 #: Largest number of unanswered calls submitted to an executor, and of calls read ahead.
 WINDOW = 256
-#: Largest number of calls sent to a worker at once, and smallest number of lots per worker.
-TOGETHER, LOTS = 8, 16
+#: Largest number of calls sent to a worker at once, and smallest number of groups per worker.
+TOGETHER, GROUPS = 8, 16
 #: Seconds between checks that a Dask client still has its scheduler.
 ALIVE = 5.0
 #: Seconds after which idle workers of our own pool exit.
@@ -147,7 +147,7 @@ class Dispatcher:
         total : int, optional
             Number of calls. Give it for calls that take at most a few times the millisecond that
             an executor needs to send one. If the pool is our own, so that its size is known, and
-            there are several lots for each worker, several calls are then sent at once. After
+            there are several groups for each worker, several calls are then sent at once. After
             losses calls are sent one by one.
 
         Raises
@@ -228,7 +228,7 @@ class Dispatcher:
         """Return how many calls to send at once so that no worker waits long for the others."""
         if total is None or self._size is None:
             return 1
-        return max(min(TOGETHER, total // (LOTS * self._size), window // (4 * self._size)), 1)
+        return max(min(TOGETHER, total // (GROUPS * self._size), window // (4 * self._size)), 1)
 
     def _answer(self, sent: _Sent) -> Any:
         assert sent.future is not None

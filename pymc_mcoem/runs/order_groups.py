@@ -16,20 +16,20 @@ __all__ = ["answers_in_groups"]
 def answers_in_groups(
     dispatcher: Dispatcher,
     orders: Iterator[Order],
-    lot: int,
+    group_size: int,
     joined: Callable[[Sequence[Order]], Order],
     **limits: Any,
 ) -> Iterator[Any]:
-    """Yield the answers to orders, which are sent in lots, each as one call.
+    """Yield the answers to orders, which are sent in groups, each as one call.
 
-    After a lot whose workers are lost, orders are sent one by one: `WorkerLost` is of one order.
+    After a group whose workers are lost, orders are sent one by one: `WorkerLost` is of one order.
 
     Parameters
     ----------
     orders : iterator of Order
-        Taken when their lot is sent. Which orders share a lot does not depend on the workers.
-    lot : int
-        Number of orders in a lot. With 1, orders are sent as they are.
+        Taken when their group is sent. Which orders share a group does not depend on the workers.
+    group_size : int
+        Number of orders in a group. With 1, orders are sent as they are.
     joined : callable
         Returns one order for several, whose answer is a list with theirs, or `Failed` in the place
         of an answer.
@@ -54,14 +54,15 @@ def answers_in_groups(
             sent.append(order)
             yield order
 
-    if lot > 1:
+    if group_size > 1:
         source = noted()
-        lots = map(joined, iter(lambda: tuple(islice(source, lot)), ()))
+        groups = map(joined, iter(lambda: tuple(islice(source, group_size)), ()))
         whole: dict[str, Any] = {
-            name: None if number is None else -(-number // lot) for name, number in limits.items()
+            name: None if number is None else -(-number // group_size)
+            for name, number in limits.items()
         }
         try:
-            for found in dispatcher.answers(lots, **whole):
+            for found in dispatcher.answers(groups, **whole):
                 for answer in map(received, found):
                     sent.popleft()
                     yield answer

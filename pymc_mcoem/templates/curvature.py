@@ -199,11 +199,11 @@ def _sum(terms: Sequence[TensorVariable]) -> TensorVariable:
 def _is_known(settings: TemplateSettings) -> bool:
     """Return whether the second derivatives were written for the values that are computed."""
     warps = [settings.deformation, *getattr(settings.deformation, "terms", ())]
-    asked = ["second_derivatives"]
+    required = ["second_derivatives"]
     if len(warps) > 1:  # methods that join them
-        asked += ["derivatives", "contract", "cross_derivatives"]
+        required += ["derivatives", "contract", "cross_derivatives"]
     return _belong(settings.basis, "evaluate", ["_bends"]) and all(
-        _belong(each, "warped", asked) for each in warps
+        _belong(each, "warped", required) for each in warps
     )
 
 

@@ -416,11 +416,11 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize(("executor", "lots"), [(None, 16), ("at once", 16), ("at once", 3)])
+@pytest.mark.parametrize(("executor", "groups"), [(None, 16), ("at once", 16), ("at once", 3)])
 def test_what_cannot_be_classified_keeps_its_place(
-    mixture, by_label, rng, executor, lots, monkeypatch, caplog
+    mixture, by_label, rng, executor, groups, monkeypatch, caplog
 ):
-    monkeypatch.setattr(executor_module, "LOTS", lots)
+    monkeypatch.setattr(executor_module, "GROUPS", groups)
     monkeypatch.setattr(workers, "_made", type(workers._made)())
     curves, records = spoilt_curves(rng)
     options = {"e_step": Picky(), "progressbar": False}
@@ -474,12 +474,12 @@ def test_an_error_names_the_observation(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("lots", [16, 1])
+@pytest.mark.parametrize("groups", [16, 1])
 @pytest.mark.parametrize("hangs", [False, True])
 def test_one_that_kills_or_holds_every_worker_is_named(
-    mixture, by_label, rng, tmp_path, on_error, lots, hangs, monkeypatch
+    mixture, by_label, rng, tmp_path, on_error, groups, hangs, monkeypatch
 ):
-    monkeypatch.setattr(executor_module, "LOTS", lots)
+    monkeypatch.setattr(executor_module, "GROUPS", groups)
     monkeypatch.setattr(executor_module, "FIRST", 40.0)
     curves = rng.normal(size=(9, POINTS.size))
     records = curves.copy()

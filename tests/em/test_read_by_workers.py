@@ -85,7 +85,7 @@ def test_a_run_is_the_same_to_the_last_bit_whoever_reads(family, stream, way, tm
     assert_same(found, driver(family, **WAYS[way]).partial_fit(stream))
 
 
-def test_processes_read_what_they_explain(family, stream, tmp_path, pool):
+def test_processes_read_what_their_e_steps_take(family, stream, tmp_path, pool):
     (tmp_path / "reads").mkdir()
     lying = stored(tmp_path, stream)
     # with `meta`, Dask does not try the function here to learn the type

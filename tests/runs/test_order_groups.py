@@ -41,28 +41,28 @@ class Counting(Dispatcher):
             ahead += islice(orders, 1)
 
 
-@pytest.mark.parametrize("lot", [1, 2, 3, 4, 9])
-def test_a_lost_lot_is_sent_one_by_one(lot):
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
+def test_a_lost_group_is_sent_one_by_one(size):
     """So that the loss is one order's; those before it have their answers, which are made once."""
     numbers = iter(range(9))
     dispatcher = Counting(lambda: None)
     answers = answers_in_groups(
-        dispatcher, (Order(doubled, (number,)) for number in numbers), lot, joined, window=2 * lot
+        dispatcher, (Order(doubled, (number,)) for number in numbers), size, joined, window=2 * size
     )
     found = []
     with pytest.raises(WorkerLost):
         for answer in answers:
             found.append(answer)
     assert found == [2 * number for number in range(DEADLY)]
-    whole = [tuple(range(at, min(at + lot, 9))) for at in range(0, DEADLY + 1, lot)]
+    whole = [tuple(range(at, min(at + size, 9))) for at in range(0, DEADLY + 1, size)]
     lost = whole[-1][0]
     alone = [(number,) for number in range(lost, DEADLY + 1)]
-    assert dispatcher.made == (whole if lot == 1 else whole + alone)
+    assert dispatcher.made == (whole if size == 1 else whole + alone)
 
 
-@pytest.mark.parametrize("lot", [1, 2, 3, 9])
-def test_lots_without_a_loss_have_the_answers_of_single_calls(lot):
+@pytest.mark.parametrize("size", [1, 2, 3, 9])
+def test_groups_without_a_loss_have_the_answers_of_single_calls(size):
     orders = (Order(doubled, (number,)) for number in (0, 1, 2, 3, 5))
     dispatcher = Counting(lambda: None)
-    assert list(answers_in_groups(dispatcher, orders, lot, joined)) == [0, 2, 4, 6, 10]
+    assert list(answers_in_groups(dispatcher, orders, size, joined)) == [0, 2, 4, 6, 10]
     assert sum(map(len, dispatcher.made)) == 5

@@ -339,20 +339,22 @@ class Counting(AtOnce):
     """Notes how many calls are sent at once."""
 
     def submit(self, function, token, content, orders):
-        self.lots = [*getattr(self, "lots", []), len(orders)]
+        self.groups = [*getattr(self, "groups", []), len(orders)]
         return super().submit(function, token, content, orders)
 
 
-@pytest.mark.parametrize(("lots", "together"), [(16, 1), (3, 2), (2, 3), (1, 7)])
-def test_calls_that_are_sent_together_have_the_answers_they_have_alone(lots, together, monkeypatch):
+@pytest.mark.parametrize(("groups", "together"), [(16, 1), (3, 2), (2, 3), (1, 7)])
+def test_calls_that_are_sent_together_have_the_answers_they_have_alone(
+    groups, together, monkeypatch
+):
     monkeypatch.setattr(workers, "_made", type(workers._made)())
-    monkeypatch.setattr(executor_module, "LOTS", lots)
+    monkeypatch.setattr(executor_module, "GROUPS", groups)
     executor = Counting()
     dispatcher = Dispatcher(lambda: 2, 1)
     dispatcher._pool = lambda size: executor
     orders = [Order(pow, (number,)) for number in range(7)]
     assert list(dispatcher.answers(orders, total=7)) == [2**n for n in range(7)]
-    assert executor.lots == [together] * (7 // together) + [7 % together] * (7 % together > 0)
+    assert executor.groups == [together] * (7 // together) + [7 % together] * (7 % together > 0)
     # a worker that is new says so, whatever it was sent
     workers._made.clear()
     assert list(dispatcher.answers(orders, total=7)) == [2**n for n in range(7)]
@@ -370,7 +372,7 @@ def test_calls_that_are_sent_together_have_the_answers_they_have_alone(lots, tog
 
 def test_nothing_is_tried_again_where_the_object_cannot_be_made(monkeypatch):
     monkeypatch.setattr(workers, "_made", type(workers._made)())
-    monkeypatch.setattr(executor_module, "LOTS", 1)
+    monkeypatch.setattr(executor_module, "GROUPS", 1)
     parcel = Parcel.of(lambda: 1 / 0)
     assert len(perform(parcel.token, parcel.content, [Order(len)] * 5).found) == 1
     with pytest.raises(ExecutorError, match="could not compile"):
@@ -383,7 +385,7 @@ def test_all_workers_have_enough_to_do(n_workers, together):
     dispatcher = Dispatcher(dict, n_workers)
     dispatcher._pool = lambda size: executor
     list(dispatcher.answers([Order(len)] * 400, total=400))
-    assert executor.lots[0] == together
+    assert executor.groups[0] == together
     # a stream without an end, and an executor that was given, whose size is not known
     assert dispatcher._together(WINDOW, None) == 1
     assert Dispatcher(dict, executor)._together(WINDOW, 400) == 1
@@ -391,7 +393,7 @@ def test_all_workers_have_enough_to_do(n_workers, together):
 
 @pytest.mark.parametrize("where", ["submit", "future"])
 def test_one_that_kills_among_those_sent_together_is_found(where, monkeypatch):
-    monkeypatch.setattr(executor_module, "LOTS", 3)
+    monkeypatch.setattr(executor_module, "GROUPS", 3)
 
     class Breaking(AtOnce):
         def submit(self, function, token, content, orders):

@@ -370,13 +370,13 @@ class PlateLaplace:
         """Return mean, precision, log-density and convergence of every row in class j."""
         rows = np.arange(len(start))
 
-        def evaluate(asked: np.ndarray, positions: np.ndarray, *_: Any) -> tuple[np.ndarray, ...]:
+        def evaluate(places: np.ndarray, positions: np.ndarray, *_: Any) -> tuple[np.ndarray, ...]:
             x = start.copy()
-            x[asked] = positions
+            x[places] = positions
             # a density may overflow somewhere
             with np.errstate(all="ignore"):
                 found = self._function(np.asarray(j), x, *others)
-            log_p, gradient, curvature = (np.asarray(each)[asked] for each in found)
+            log_p, gradient, curvature = (np.asarray(each)[places] for each in found)
             return log_p, gradient, curvature, by_diagonal(curvature)
 
         # Each row is a search, whose "class" is its number.

@@ -148,7 +148,7 @@ class CompiledTogether(Protocol):
     generators differ, up to Monte Carlo error.
     """
 
-    def explain_all(
+    def run_all(
         self,
         data: Sequence[Mapping[str, np.ndarray]],
         parameters: Mapping[str, np.ndarray],
@@ -194,7 +194,7 @@ class CompiledTogether(Protocol):
         Parameters
         ----------
         data, parameters, rngs
-            As for `explain_all`.
+            As for `run_all`.
         chains, gains, refit : sequence
             One for each observation, as for `CompiledChains.resume`.
         """

@@ -110,7 +110,7 @@ class LockstepBursts:
         self._run = jax.jit(self._all_sweeps)
         self._averaged = jax.jit(self._all_means, static_argnums=0)
         self._chosen = jax.jit(_packed)
-        self._told: set[Any] = set()
+        self._announced: set[Any] = set()
         #: Total seconds of each part; set it to an empty dictionary to measure them.
         self.seconds: dict[str, float] | None = None
         self.at_once = at_once or (_ON_PROCESSOR if on_processor else self._that_fit(len(starts)))
@@ -135,7 +135,7 @@ class LockstepBursts:
 
     def __call__(
         self,
-        asked: Sequence[BurstCall],
+        calls: Sequence[BurstCall],
         tune: int,
         *,
         keeps_fit: bool = False,
@@ -145,7 +145,7 @@ class LockstepBursts:
 
         Parameters
         ----------
-        asked : sequence of BurstCall
+        calls : sequence of BurstCall
             All have the same number of sweeps; either all or none have a `fit`.
         tune : int
             Sweeps before the first draw.
@@ -161,44 +161,44 @@ class LockstepBursts:
         """
         require_own_process()
         with _untold():
-            return self._all(asked, tune, keeps_fit, summed)
+            return self._all(calls, tune, keeps_fit, summed)
 
     def _all(
-        self, asked: Sequence[BurstCall], tune: int, keeps_fit: bool, summed: bool
+        self, calls: Sequence[BurstCall], tune: int, keeps_fit: bool, summed: bool
     ) -> list[BurstResult | None]:
-        size = min(self.at_once, self._with_noise(len(asked[0].gains)))
-        chunks = [asked[at : at + size] for at in range(0, len(asked), size)]
-        explain = partial(self._chunk, size=size, tune=tune, keeps_fit=keeps_fit, summed=summed)
-        key = len(asked[0].gains), tune, len(chunks[0]), summed
-        if key not in self._told:
+        size = min(self.at_once, self._with_noise(len(calls[0].gains)))
+        chunks = [calls[at : at + size] for at in range(0, len(calls), size)]
+        run_chunk = partial(self._chunk, size=size, tune=tune, keeps_fit=keeps_fit, summed=summed)
+        key = len(calls[0].gains), tune, len(chunks[0]), summed
+        if key not in self._announced:
             # the first chunk compiles, in one thread
             with compiling("bursts for JAX"):
-                first = explain(chunks.pop(0))
-            self._told.add(key)
+                first = run_chunk(chunks.pop(0))
+            self._announced.add(key)
         else:
             first = []
         if self._n_threads == 1 or len(chunks) < 2:
-            return [*first, *(each for chunk in chunks for each in explain(chunk))]
+            return [*first, *(each for chunk in chunks for each in run_chunk(chunk))]
         with ThreadPoolExecutor(min(self._n_threads, len(chunks))) as pool:
-            return [*first, *(each for found in pool.map(explain, chunks) for each in found)]
+            return [*first, *(each for found in pool.map(run_chunk, chunks) for each in found)]
 
     def _chunk(
-        self, asked: Sequence[BurstCall], *, size: int, tune: int, keeps_fit: bool, summed: bool
+        self, calls: Sequence[BurstCall], *, size: int, tune: int, keeps_fit: bool, summed: bool
     ) -> list[BurstResult | None]:
         """Run the bursts of one chunk."""
         with precision(self._dtype):
             laps = _Laps(self.seconds)
-            n = max(1 << (len(asked) - 1).bit_length(), 1 << (max(size // 4, 1).bit_length() - 1))
-            padded = [*asked, *[asked[-1]] * (n - len(asked))]
+            n = max(1 << (len(calls) - 1).bit_length(), 1 << (max(size // 4, 1).bit_length() - 1))
+            padded = [*calls, *[calls[-1]] * (n - len(calls))]
             values = self._values(padded)
             laps.end("data", values)
             fits = self._fitted(padded, values)
             log_evidence, status = jax.device_get((fits.log_evidence, fits.status))
-            log_evidence = _in_double(log_evidence)[: len(asked)]
+            log_evidence = _in_double(log_evidence)[: len(calls)]
             laps.end("searches", fits)
-            starts = self._starts(asked, padded, log_evidence)
+            starts = self._starts(calls, padded, log_evidence)
             gains = np.stack([each.gains for each in padded], axis=1)
-            noise = self._noise(asked, n, len(gains))
+            noise = self._noise(calls, n, len(gains))
             laps.end("starts and noise", ())
             end, drawn = self._run(starts, noise, gains, fits, values, self._sweeps.shared())
             laps.end("sweeps", drawn)
@@ -221,9 +221,9 @@ class LockstepBursts:
         )
         log_step = _in_double(end.log_step)
         has_density = np.isfinite(log_weight.max(axis=2)).all(axis=1)
-        is_told = ~np.isin(status, [_STATUSES.index(each) for each in FINE]).all(axis=1)
+        has_troubles = ~np.isin(status, [_STATUSES.index(each) for each in FINE]).all(axis=1)
         found: list[BurstResult | None] = []
-        for row, each in enumerate(asked):
+        for row, each in enumerate(calls):
             if not has_density[row]:
                 found.append(None)
                 continue
@@ -241,35 +241,35 @@ class LockstepBursts:
                 statistics.update(zip(self._names, (mean[row] for mean in means), strict=True))
                 statistics["class_weight"] = counts[row] / (index.shape[1] - tune)
             troubles: dict[str, int] = {}
-            if is_told[row] and each.fit is None:
+            if has_troubles[row] and each.fit is None:
                 statuses = [_STATUSES[place] for place in status[row]]
                 troubles = search_troubles(statuses, log_evidence[row])
             fit = None if kept_fits is None else PseudoPriors(*(part[row] for part in kept_fits))
             found.append(BurstResult(statistics, sweeps, log_evidence[row], troubles, fit))
         return found
 
-    def _values(self, asked: Sequence[BurstCall]) -> list[Any]:
+    def _values(self, calls: Sequence[BurstCall]) -> list[Any]:
         """Return the density's data of a chunk on the device."""
         found = []
         for (name, symbol), same in zip(
             self._density.data_inputs.items(), self._is_shared, strict=True
         ):
-            arrays = [each.values[name] for each in asked[: 1 if same else None]]
+            arrays = [each.values[name] for each in calls[: 1 if same else None]]
             value = arrays[0] if same else np.stack(arrays)
             found.append(jnp.asarray(np.asarray(value, dtype=symbol.dtype)))
         return found
 
-    def _fitted(self, asked: Sequence[BurstCall], values: list[Any]) -> Fits:
+    def _fitted(self, calls: Sequence[BurstCall], values: list[Any]) -> Fits:
         """Return pseudo-priors on the device: those that were kept, or new ones."""
-        fits = [each.fit for each in asked if each.fit is not None]
+        fits = [each.fit for each in calls if each.fit is not None]
         if fits:
             arrays = [[*each.as_list(), each.log_evidence] for each in fits]
             known = [jnp.asarray(np.stack(alike)) for alike in zip(*arrays, strict=True)]
             return Fits._make([*known, jnp.zeros(known[-1].shape, dtype=int)])
-        return self._search(len(asked), values, self._search.graph.shared())
+        return self._search(len(calls), values, self._search.graph.shared())
 
     def _starts(
-        self, asked: Sequence[BurstCall], padded: Sequence[BurstCall], log_evidence: np.ndarray
+        self, calls: Sequence[BurstCall], padded: Sequence[BurstCall], log_evidence: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         """Return arrays that say where chains start or continue; see `PseudoPriors.draw_start`.
 
@@ -280,7 +280,7 @@ class LockstepBursts:
         index, normals = np.zeros(n, dtype=np.int64), np.zeros((n, size))
         goes_on, given = np.zeros(n, dtype=bool), np.zeros((n, size))
         shares = class_shares(log_evidence)
-        for row, each in enumerate(asked):
+        for row, each in enumerate(calls):
             if each.start is not None:
                 goes_on[row], (index[row], given[row]) = True, each.start
             else:
@@ -289,14 +289,14 @@ class LockstepBursts:
         log_step = np.stack([each.log_step for each in padded])
         return index, normals, goes_on, given, log_step
 
-    def _noise(self, asked: Sequence[BurstCall], n: int, n_sweeps: int) -> np.ndarray:
+    def _noise(self, calls: Sequence[BurstCall], n: int, n_sweeps: int) -> np.ndarray:
         """Return standard normals (n, n_sweeps, noise_size), or words that make keys (n, 2)."""
         if not self.own_noise:
             words = np.zeros(n, dtype=np.uint64)
-            words[: len(asked)] = [each.rng.bit_generator.random_raw() for each in asked]
+            words[: len(calls)] = [each.rng.bit_generator.random_raw() for each in calls]
             return words.view(np.uint32).reshape((n, 2))
         noise = np.zeros((n, n_sweeps, self._sweeps.noise_size))
-        for row, each in enumerate(asked):
+        for row, each in enumerate(calls):
             each.rng.standard_normal(out=noise[row])
         return noise
 

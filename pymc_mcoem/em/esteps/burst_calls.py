@@ -63,7 +63,7 @@ class BurstResult:
 
 
 def by_kind[Found](
-    kinds: Sequence[Hashable], explain: Callable[[list[int]], Sequence[Found]]
+    kinds: Sequence[Hashable], run: Callable[[list[int]], Sequence[Found]]
 ) -> list[Found]:
     """Run the E-step for all observations of a kind together; return results in order.
 
@@ -71,7 +71,7 @@ def by_kind[Found](
     ----------
     kinds : sequence
         For each observation, a key that observations of one call must share.
-    explain : callable
+    run : callable
         Takes the indices of the observations of one kind, and returns their results.
 
     Examples
@@ -82,5 +82,5 @@ def by_kind[Found](
     found: dict[int, Found] = {}
     for kind in dict.fromkeys(kinds):
         some = [at for at, other in enumerate(kinds) if other == kind]
-        found.update(zip(some, explain(some), strict=True))
+        found.update(zip(some, run(some), strict=True))
     return [found[at] for at in range(len(kinds))]

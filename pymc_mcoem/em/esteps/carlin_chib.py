@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["CarlinChibBurst", "CompiledCarlinChibBurst", "PosteriorChain"]
 
 #: Largest number of observations in one call of a driver, unless `at_once` is given.
-_LOT = 256
+_GROUP_SIZE = 256
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class CarlinChibBurst:
             )
 
     @property
-    def lot(self) -> int:
+    def group_size(self) -> int:
         """Largest number of observations in one call of a driver; 1 if each has its own call."""
-        return (self.at_once or _LOT) if allow_shared_calls(self) else 1
+        return (self.at_once or _GROUP_SIZE) if allow_shared_calls(self) else 1
 
     @classmethod
     def as_in_paper(cls, **overrides: Any) -> CarlinChibBurst:
@@ -218,18 +218,18 @@ class CompiledCarlinChibBurst(TogetherEStep):
     ) -> list[PosteriorChain | Exception]:
         """Return what `chain` does for many observations, or for many chains of one."""
         gains = adaptation_gains(tune + draws, tune)
-        asked = [
+        calls = [
             BurstCall(self._values(each, parameters), rng, self.initial_log_step, gains)
             for each, rng in zip(data, rngs, strict=True)
         ]
 
         def alone(at: int) -> PosteriorChain:
-            return self._chain(asked[at].values, rngs[at], draws, tune)
+            return self._chain(calls[at].values, rngs[at], draws, tune)
 
-        def told(at: int, explained: BurstResult) -> PosteriorChain:
-            return _after(tune, explained.found, explained.troubles)
+        def from_burst(at: int, burst: BurstResult) -> PosteriorChain:
+            return _after(tune, burst.found, burst.troubles)
 
-        return self._all(asked, alone, told, tune, summed=False)
+        return self._all(calls, alone, from_burst, tune, summed=False)
 
     def _chain(
         self, values: Mapping[str, np.ndarray], rng: np.random.Generator, draws: int, tune: int

@@ -53,7 +53,7 @@ class DensityEStep(ABC):
         tune: int,
     ) -> EStepResult:
         """Return the mean statistics of one observation; see `CompiledEStep`."""
-        return self._explain(self._values(data, parameters), rng, state, draws, tune)
+        return self._run_e_step(self._values(data, parameters), rng, state, draws, tune)
 
     def class_probability(
         self,
@@ -76,7 +76,7 @@ class DensityEStep(ABC):
         }
 
     @abstractmethod
-    def _explain(
+    def _run_e_step(
         self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, tune: int
     ) -> EStepResult: ...
 
@@ -133,7 +133,7 @@ class ChainEStep[Drawn: (Sweeps, ClassDraws)](DensityEStep):
             following |= fit_to_keep(pseudo_priors)
         return replace(result, chain=following)
 
-    def _explain(
+    def _run_e_step(
         self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, tune: int
     ) -> EStepResult:
         pseudo_priors, found = self._run(values, rng, state["log_step"], draws, tune)
@@ -297,18 +297,18 @@ class SweepEStep(ChainEStep[Sweeps]):
         return self._result(BurstResult(statistics, found, evidence, troubles), tune)
 
     @staticmethod
-    def _result(explained: BurstResult, tune: int) -> EStepResult:
+    def _result(burst: BurstResult, tune: int) -> EStepResult:
         """Return the result of a burst, whose draws are those after tuning."""
         # SciPy's logsumexp takes a thirtieth of a short burst; pilot moments have nan
         with np.errstate(invalid="ignore"):
-            total = float(np.logaddexp.reduce(explained.log_evidence))
+            total = float(np.logaddexp.reduce(burst.log_evidence))
         return EStepResult(
-            explained.statistics,
-            class_index=explained.found.class_index[tune:],
-            acceptance=float(np.mean(explained.found.acceptance[tune:])),
+            burst.statistics,
+            class_index=burst.found.class_index[tune:],
+            acceptance=float(np.mean(burst.found.acceptance[tune:])),
             log_evidence=total,
-            troubles=dict(explained.troubles),
-            state={"log_step": explained.found.log_step},
+            troubles=dict(burst.troubles),
+            state={"log_step": burst.found.log_step},
         )
 
     def _mean_statistics(

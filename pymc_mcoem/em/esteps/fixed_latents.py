@@ -97,7 +97,7 @@ class CompiledFixedLatents(DensityEStep):
         function = compile_with_data(density, [position], log_weights, self.mode)
         self._log_weights = partial(function, self.position)
 
-    def _explain(
+    def _run_e_step(
         self,
         values: Mapping[str, np.ndarray],
         rng: np.random.Generator,

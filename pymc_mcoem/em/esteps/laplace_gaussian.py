@@ -117,7 +117,7 @@ class CompiledLaplaceGaussian(DensityEStep):
         if settings.importance:
             self._log_densities = LogDensities(density, self.mode)
 
-    def _explain(
+    def _run_e_step(
         self,
         values: Mapping[str, np.ndarray],
         rng: np.random.Generator,

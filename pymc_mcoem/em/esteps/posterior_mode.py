@@ -102,7 +102,7 @@ class CompiledPosteriorMode(DensityEStep):
         require_density(modes.log_density, "posterior mode")
         return modes, int(np.argmax(modes.log_density))
 
-    def _explain(
+    def _run_e_step(
         self,
         values: Mapping[str, np.ndarray],
         rng: np.random.Generator,

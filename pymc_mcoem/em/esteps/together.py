@@ -95,7 +95,7 @@ class TogetherEStep(SweepEStep):
                 **options,
             )
 
-    def explain_all(
+    def run_all(
         self,
         data: Sequence[Arrays],
         parameters: Arrays,
@@ -105,21 +105,21 @@ class TogetherEStep(SweepEStep):
         draws: int,
         tune: int,
     ) -> list[EStepResult | Exception]:
-        """Return the mean statistics of many observations; see `CompiledTogether.explain_all`."""
+        """Return the mean statistics of many observations; see `CompiledTogether.run_all`."""
         gains = adaptation_gains(tune + draws, tune)
-        asked = [
+        calls = [
             BurstCall(self._values(each, parameters), rng, state["log_step"], gains)
             for each, rng in zip(data, rngs, strict=True)
         ]
 
         def alone(at: int) -> EStepResult:
-            one = asked[at]
-            return super(TogetherEStep, self)._explain(one.values, one.rng, state, draws, tune)
+            one = calls[at]
+            return super(TogetherEStep, self)._run_e_step(one.values, one.rng, state, draws, tune)
 
-        def told(at: int, explained: BurstResult) -> EStepResult:
-            return self._moved(self._result(explained, tune))
+        def from_burst(at: int, burst: BurstResult) -> EStepResult:
+            return self._moved(self._result(burst, tune))
 
-        return self._all(asked, alone, told, tune)
+        return self._all(calls, alone, from_burst, tune)
 
     def resume_all(
         self,
@@ -134,14 +134,14 @@ class TogetherEStep(SweepEStep):
     ) -> list[EStepResult | Exception]:
         """Continue the chains of many observations; see `CompiledTogether.resume_all`."""
         shapes = {**self._place_shapes(), "log_step": self.initial_log_step.shape}
-        asked = []
+        calls = []
         for each, rng, chain, gain, again in zip(data, rngs, chains, gains, refit, strict=True):
             one = BurstCall(self._values(each, parameters), rng, self.initial_log_step, gain)
             if own := continued_chain(chain, **shapes):
                 start = int(own["class_index"]), own["position"]
                 fit = None if again else stored_fit(own)
                 one = replace(one, log_step=own["log_step"], start=start, fit=fit)
-            asked.append(one)
+            calls.append(one)
 
         def alone(at: int) -> EStepResult:
             return self.resume(
@@ -154,14 +154,14 @@ class TogetherEStep(SweepEStep):
                 keep_fit=keep_fit,
             )
 
-        def told(at: int, explained: BurstResult) -> EStepResult:
-            found, fit = explained.found, asked[at].fit or explained.fit
+        def from_burst(at: int, burst: BurstResult) -> EStepResult:
+            found, fit = burst.found, calls[at].fit or burst.fit
             chain = {**self._place(found), "log_step": np.array(found.log_step)}
             if fit is not None and keep_fit:
                 chain |= fit_to_keep(fit)
-            return replace(self._result(explained, 0), chain=chain)
+            return replace(self._result(burst, 0), chain=chain)
 
-        return self._all(asked, alone, told, 0, keeps_fit=keep_fit)
+        return self._all(calls, alone, from_burst, 0, keeps_fit=keep_fit)
 
     def class_probability_all(
         self,
@@ -174,53 +174,53 @@ class TogetherEStep(SweepEStep):
     ) -> list[np.ndarray | Exception]:
         """Return class probabilities of many observations, ``(n_classes,)`` each."""
         gains = adaptation_gains(tune + draws, tune)
-        asked = [
+        calls = [
             BurstCall(self._values(each, parameters), rng, self.initial_log_step, gains)
             for each, rng in zip(data, rngs, strict=True)
         ]
 
         def alone(at: int) -> np.ndarray:
-            return self._class_weights(asked[at].values, rngs[at], draws, tune)
+            return self._class_weights(calls[at].values, rngs[at], draws, tune)
 
-        def told(at: int, explained: BurstResult) -> np.ndarray:
-            log_weight = explained.found.log_weight[tune:]
+        def from_burst(at: int, burst: BurstResult) -> np.ndarray:
+            log_weight = burst.found.log_weight[tune:]
             return np.asarray(softmax(log_weight, axis=1).mean(axis=0))
 
-        return self._all(asked, alone, told, tune, summed=False)
+        return self._all(calls, alone, from_burst, tune, summed=False)
 
-    def _explain(
+    def _run_e_step(
         self, values: Arrays, rng: np.random.Generator, state: Arrays, draws: int, tune: int
     ) -> EStepResult:
         if self.settings.dtype == "float64":
-            return super()._explain(values, rng, state, draws, tune)
+            return super()._run_e_step(values, rng, state, draws, tune)
         # only bursts in lockstep have another precision
-        (found,) = self.explain_all([values], {}, [rng], state, draws=draws, tune=tune)
+        (found,) = self.run_all([values], {}, [rng], state, draws=draws, tune=tune)
         if isinstance(found, Exception):
             raise found
         return found
 
     def _all[Found](
         self,
-        asked: Sequence[BurstCall],
+        calls: Sequence[BurstCall],
         alone: Callable[[int], Found],
-        told: Callable[[int, BurstResult], Found],
+        from_burst: Callable[[int, BurstResult], Found],
         tune: int,
         **options: bool,
     ) -> list[Found | Exception]:
         """Run the bursts in lockstep, and one by one those that have to be run alone."""
-        begun = [each.rng.bit_generator.state for each in asked]
-        explained: Sequence[BurstResult | None] = [None] * len(asked)
+        begun = [each.rng.bit_generator.state for each in calls]
+        bursts: Sequence[BurstResult | None] = [None] * len(calls)
         if (in_step := self.in_step) is not None:
-            explained = by_kind(
-                [(each.fit is None, len(each.gains)) for each in asked],
-                lambda some: in_step([asked[at] for at in some], tune, **options),
+            bursts = by_kind(
+                [(each.fit is None, len(each.gains)) for each in calls],
+                lambda some: in_step([calls[at] for at in some], tune, **options),
             )
         answers: list[Found | Exception] = []
-        for at, each in enumerate(explained):
+        for at, each in enumerate(bursts):
             try:
                 if each is None:
-                    asked[at].rng.bit_generator.state = begun[at]
-                answers.append(alone(at) if each is None else told(at, each))
+                    calls[at].rng.bit_generator.state = begun[at]
+                answers.append(alone(at) if each is None else from_burst(at, each))
             except Exception as error:
                 require_own_fault(error)
                 answers.append(error)

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.carlin_chib import PosteriorChain
     from pymc_mcoem.em.family import Family
 
-__all__ = ["Explainer", "joined", "keep_draws", "simulate", "visit"]
+__all__ = ["CheckedEStep", "joined", "keep_draws", "simulate", "visit"]
 
 type Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Explainer:
+class CheckedEStep:
     """An E-step compiled for a family, and the family, which checks statistics."""
 
     family: Family
     e_step: CompiledEStep
 
     @classmethod
-    def of(cls, family: Family, settings: EStep) -> Explainer:
+    def of(cls, family: Family, settings: EStep) -> CheckedEStep:
         """Compile an E-step, or take it from the cache."""
         return cls(family, compiled_for(family, settings))
 
@@ -60,7 +60,7 @@ class Explainer:
 
 
 def simulate(
-    explainer: Explainer,
+    checked_e_step: CheckedEStep,
     data: Arrays | Address,
     parameters: Arrays,
     rng: np.random.Generator,
@@ -73,14 +73,16 @@ def simulate(
     `state` is None in the first step. A state of another E-step, with which the run was saved, is
     not used.
     """
-    e_step, begun = explainer.e_step, _begun(explainer, state)
-    data = explainer.encoded(data)
-    return explainer.checked(e_step(data, dict(parameters), rng, begun, draws=draws, tune=tune))
+    e_step, begun = checked_e_step.e_step, _begun(checked_e_step, state)
+    data = checked_e_step.encoded(data)
+    return checked_e_step.checked(
+        e_step(data, dict(parameters), rng, begun, draws=draws, tune=tune)
+    )
 
 
-def _begun(explainer: Explainer, state: Arrays | None) -> dict[str, np.ndarray]:
+def _begun(checked_e_step: CheckedEStep, state: Arrays | None) -> dict[str, np.ndarray]:
     """Return the state to begin with."""
-    begun = explainer.e_step.initial_state()
+    begun = checked_e_step.e_step.initial_state()
     if state is not None and _array_shapes(state) == _array_shapes(begun):
         return dict(state)
     return begun
@@ -91,7 +93,7 @@ def _array_shapes(state: Arrays) -> dict[str, tuple[int, ...]]:
 
 
 def keep_draws(
-    explainer: Explainer,
+    checked_e_step: CheckedEStep,
     data: Arrays,
     parameters: Arrays,
     rng: np.random.Generator,
@@ -99,13 +101,13 @@ def keep_draws(
     tune: int,
 ) -> PosteriorChain:
     """Return draws of the class and the latents of one encoded observation."""
-    e_step = explainer.e_step
+    e_step = checked_e_step.e_step
     assert isinstance(e_step, CompiledCarlinChibBurst)
     return e_step.chain(data, parameters, rng, draws=draws, tune=tune)
 
 
 def visit(
-    explainer: Explainer,
+    checked_e_step: CheckedEStep,
     data: Arrays,
     parameters: Arrays,
     rng: np.random.Generator,
@@ -119,11 +121,11 @@ def visit(
     The other arguments are those of `CompiledChains.resume`. An E-step without chains makes as many
     draws as there are gains.
     """
-    e_step = explainer.e_step
+    e_step = checked_e_step.e_step
     if isinstance(e_step, CompiledChains):
         options: dict[str, Any] = {"gains": gains, "refit": refit, "keep_fit": keep_fit}
-        return explainer.checked(e_step.resume(data, parameters, rng, chain, **options))
-    result = simulate(explainer, data, parameters, rng, chain or None, len(gains), 0)
+        return checked_e_step.checked(e_step.resume(data, parameters, rng, chain, **options))
+    result = simulate(checked_e_step, data, parameters, rng, chain or None, len(gains), 0)
     return replace(result, chain=result.state)
 
 
@@ -136,32 +138,32 @@ def joined(orders: Sequence[Order]) -> Order:
 
 
 def _simulate_all(
-    explainer: Explainer, calls: Sequence[tuple[Any, ...]]
+    checked_e_step: CheckedEStep, calls: Sequence[tuple[Any, ...]]
 ) -> list[EStepResult | Failed]:
     """Make calls of `simulate`, those with the same θ together."""
-    e_step = explainer.e_step
+    e_step = checked_e_step.e_step
     assert isinstance(e_step, CompiledTogether)
 
-    def explain(some: list[int]) -> list[EStepResult | Exception]:
+    def run(some: list[int]) -> list[EStepResult | Exception]:
         data, parameters, rngs, states, draws, tune = zip(*(calls[at] for at in some), strict=True)
-        return e_step.explain_all(
-            [explainer.encoded(each) for each in data],
+        return e_step.run_all(
+            [checked_e_step.encoded(each) for each in data],
             dict(parameters[0]),
             rngs,
-            _begun(explainer, states[0]),
+            _begun(checked_e_step, states[0]),
             draws=draws[0],
             tune=tune[0],
         )
 
     kinds = [(_content(θ), _content(state), *lengths) for _, θ, _, state, *lengths in calls]
-    return [_checked(explainer, found) for found in by_kind(kinds, explain)]
+    return [_checked(checked_e_step, found) for found in by_kind(kinds, run)]
 
 
 def _visit_all(
-    explainer: Explainer, calls: Sequence[tuple[Any, ...]]
+    checked_e_step: CheckedEStep, calls: Sequence[tuple[Any, ...]]
 ) -> list[EStepResult | Failed]:
     """Make calls of `visit`, those with the same θ together."""
-    e_step = explainer.e_step
+    e_step = checked_e_step.e_step
     assert isinstance(e_step, CompiledTogether)
 
     def resume(some: list[int]) -> list[EStepResult | Exception]:
@@ -171,14 +173,14 @@ def _visit_all(
         return e_step.resume_all(data, parameters[0], rngs, chains, **options)
 
     kinds = [_content(θ) for _, θ, *_ in calls]
-    return [_checked(explainer, found) for found in by_kind(kinds, resume)]
+    return [_checked(checked_e_step, found) for found in by_kind(kinds, resume)]
 
 
 def _keep_all(
-    explainer: Explainer, calls: Sequence[tuple[Any, ...]]
+    checked_e_step: CheckedEStep, calls: Sequence[tuple[Any, ...]]
 ) -> list[PosteriorChain | Failed]:
     """Make calls of `keep_draws` for the same θ together."""
-    e_step = explainer.e_step
+    e_step = checked_e_step.e_step
     assert isinstance(e_step, CompiledCarlinChibBurst)
     data, parameters, rngs, draws, tune = zip(*calls, strict=True)
     found = e_step.chain_all(data, parameters[0], rngs, draws=draws[0], tune=tune[0])
@@ -193,12 +195,12 @@ _TOGETHER: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
-def _checked(explainer: Explainer, result: EStepResult | Exception) -> EStepResult | Failed:
+def _checked(checked_e_step: CheckedEStep, result: EStepResult | Exception) -> EStepResult | Failed:
     """Return a valid result, or `Failed`."""
     if isinstance(result, Exception):
         return Failed(result, made=True)
     try:
-        return explainer.checked(result)
+        return checked_e_step.checked(result)
     except Exception as error:
         require_own_fault(error)
         return Failed(error, made=True)

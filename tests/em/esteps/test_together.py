@@ -72,7 +72,7 @@ def results(settings, backend, seed=4):
     data, state = [family.encode(y) for y in stream], e_step.initial_state()
     lengths = {"draws": DRAWS, "tune": TUNE}
     if is_together:
-        return e_step.explain_all(data, theta, generators(seed), state, **lengths)
+        return e_step.run_all(data, theta, generators(seed), state, **lengths)
     return [
         e_step(each, theta, rng, state, **lengths)
         for each, rng in zip(data, generators(seed), strict=True)
@@ -188,7 +188,7 @@ def explained_templates(kind, settings, backend):
     e_step = compiled_for(mixture, burst)
     data, state = list(map(mixture.encode, observations)), e_step.initial_state()
     if is_together:
-        return e_step.explain_all(data, theta, generators(8, 4), state, draws=DRAWS, tune=TUNE)
+        return e_step.run_all(data, theta, generators(8, 4), state, draws=DRAWS, tune=TUNE)
     return [
         e_step(each, theta, rng, state, draws=DRAWS, tune=TUNE)
         for each, rng in zip(data, generators(8, 4), strict=True)
@@ -292,7 +292,7 @@ def in_other_ways(backend):
         state = e_step.initial_state()
         with chunks_of(e_step, size):
             for time in ("first", "again"):
-                found[name, time] = e_step.explain_all(
+                found[name, time] = e_step.run_all(
                     data, theta, generators(4), state, draws=DRAWS, tune=TUNE
                 )
     return found
@@ -342,10 +342,10 @@ def of_devices_noise(factors, backend):
     found = []
     for factor in factors:
         Weighed.factor = np.array(factor)
-        asked = [
+        calls = [
             BurstCall(values, rng, e_step.initial_log_step, gains) for rng in generators(9, 256)
         ]
-        found.append([each.statistics for each in bursts(asked, 10)])
+        found.append([each.statistics for each in bursts(calls, 10)])
     return found
 
 
@@ -419,16 +419,16 @@ def test_classifiers_and_chains_get_together_what_they_get_alone(run_apart, exec
     ],
     ids=str,
 )
-def test_other_settings_explain_observations_alone(settings):
+def test_other_settings_run_observations_alone(settings):
     burst = mcoem.esteps.CarlinChibBurst(**{"backend": "jax", **settings})
-    assert burst.lot == 1
+    assert burst.group_size == 1
     with pytest.raises(ValueError, match="dtype: 'float32' is for calls of JAX with many"):
         mcoem.esteps.CarlinChibBurst(**{"backend": "jax", **settings, "dtype": "float32"})
 
 
 def test_settings_say_how_many_go_together():
     burst = mcoem.esteps.CarlinChibBurst
-    assert (burst(backend="jax").lot, burst(backend="jax", at_once=8).lot) == (256, 8)
+    assert (burst(backend="jax").group_size, burst(backend="jax", at_once=8).group_size) == (256, 8)
     with pytest.raises(ValueError, match="at_once: got 0"):
         burst(backend="jax", at_once=0)
     with pytest.raises(ValueError, match="dtype: got 'half'; give 'float64' or 'float32'"):
