@@ -544,7 +544,7 @@ def likely(exact: np.ndarray) -> np.ndarray:
     return (exact > 0.02) & (exact < 0.98)
 
 
-def judge(draws: Draws, exact: np.ndarray) -> Verdict:
+def verdict_of(draws: Draws, exact: np.ndarray) -> Verdict:
     """Return shares, the worst class's effective sample size, and the largest error of a chain."""
     member = draws.class_index[..., None] == np.arange(exact.shape[-1])
     shares = member.mean(axis=1)
@@ -604,7 +604,7 @@ def main() -> None:
             for name, sampler in problem.samplers.items():
                 if name not in given.skip:
                     drawn = sampler(given.draws, given.tune, 10 * repeat + 1)
-                    verdict = judge(drawn, problem.exact)
+                    verdict = verdict_of(drawn, problem.exact)
                     found[name].append(verdict)
                     console.print(
                         f"{name}: {verdict.estimated_size / verdict.seconds:.3g}, "
@@ -615,15 +615,15 @@ def main() -> None:
 
 def tell(problem: Problem, found: dict[str, list[Verdict]], draws: int) -> None:
     """Print the table of one problem."""
-    judged = {name: verdicts for name, verdicts in found.items() if verdicts}
+    compared = {name: verdicts for name, verdicts in found.items() if verdicts}
     estimated = {
         name: float(np.median([each.estimated_size / each.seconds for each in verdicts]))
-        for name, verdicts in judged.items()
+        for name, verdicts in compared.items()
     }
-    true = {name: size_by_error(verdicts, problem.exact) for name, verdicts in judged.items()}
-    first = next(iter(judged))  # CarlinChib, unless it was skipped
+    true = {name: size_by_error(verdicts, problem.exact) for name, verdicts in compared.items()}
+    first = next(iter(compared))  # CarlinChib, unless it was skipped
     rows = []
-    for name, verdicts in judged.items():
+    for name, verdicts in compared.items():
         speed = estimated[name]
         ratio = f"{estimated[first] / speed:.1f}" if speed > 0 else "a chain froze"
         rows.append(

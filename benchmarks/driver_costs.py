@@ -39,7 +39,7 @@ REAL, REAL_BATCH = 64, 8
 #: Workers of real runs that sleep for the time of a burst, each with four observations per batch.
 SLEEPING = (2, 8, 16)
 #: Number of answers that an E-step without cost gives in turn.
-KEPT = 10
+N_ANSWERS = 10
 #: The same if they are sent to each worker.
 FEW = 3
 
@@ -259,7 +259,7 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
             add_up(mean, received(each).statistics)
         for value in mean.values():
             value /= REAL
-        results = [received(each) for each in found[:KEPT]]
+        results = [received(each) for each in found[:N_ANSWERS]]
         maximize = seconds_of(
             lambda: maximize_family(mixture, mean, effective_size=200.0, present=parameters)
         )

@@ -274,14 +274,14 @@ def main() -> None:
     given.output.mkdir(parents=True, exist_ok=True)
     began, file = time.perf_counter(), given.output / "many_workers.json"
     if not given.tell:
-        kept = {}
+        measured = {}
         for n_classes in given.classes:
             costs, real = measure(n_classes, given.output)
-            kept[n_classes] = {"costs": asdict(costs), "real": real}
-            file.write_text(json.dumps(kept))
-    kept = json.loads(file.read_text())
-    found = {int(name): Costs(**each["costs"]) for name, each in kept.items()}
-    real = {int(name): each["real"] for name, each in kept.items()}
+            measured[n_classes] = {"costs": asdict(costs), "real": real}
+            file.write_text(json.dumps(measured))
+    measured = json.loads(file.read_text())
+    found = {int(name): Costs(**each["costs"]) for name, each in measured.items()}
+    real = {int(name): each["real"] for name, each in measured.items()}
     tell_costs(found)
     tell_real(found, real)
     few = next(iter(found.items()))

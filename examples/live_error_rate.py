@@ -42,7 +42,7 @@ import matplotlib.pyplot as plt
 
 console = Console()
 SWEEPS = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk(n_moves=10))
-JUDGE = mcoem.esteps.LaplaceGaussian()
+E_STEP = mcoem.esteps.LaplaceGaussian()
 #: Seconds per iteration in the paper's two tables, on its authors' machine.
 PAPER = {"online EM": (20, 170), "SAEM-50": (225, None), "SAEM-300": (1_570, None)}
 PAPER |= {"SAEM-500": (None, 17_570)}
@@ -218,7 +218,7 @@ def error(task: tuple[Setting, list[xr.Dataset]]) -> float:
     setting, parameters = task
     logging.getLogger("pymc_mcoem").setLevel(logging.ERROR)
     data, mixture = split(setting), make_mixture(setting)
-    options = {"progressbar": False, "e_step": JUDGE, "draws": 1}
+    options = {"progressbar": False, "e_step": E_STEP, "draws": 1}
     if not setting.unsupervised:
         classifier = mcoem.Classifier(mixture, dict(enumerate(parameters)), **options)
         return 1.0 - classifier.score(data["test"], data["truth"])

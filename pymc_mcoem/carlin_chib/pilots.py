@@ -236,8 +236,8 @@ def _pilot_draws(
     and along tails.
     """
     n_active = engine.density.n_active[class_number]
-    n_parts = max(_N_SWEEPS, _N_SWEEPS_A_LATENT * n_active) // _N_BETWEEN
-    gains = 2.0 / np.sqrt(np.arange(1, n_parts * _N_BETWEEN + 1))
+    n_proposals = max(_N_SWEEPS, _N_SWEEPS_A_LATENT * n_active) // _N_BETWEEN
+    gains = 2.0 / np.sqrt(np.arange(1, n_proposals * _N_BETWEEN + 1))
     weigh = _Weigher(engine, pseudo_priors, others, class_number)
     drawn = weigh.draws(rng, _N_STARTS)
     log_ratio = weigh(drawn)
@@ -248,17 +248,17 @@ def _pilot_draws(
     found = []
     for start in starts:
         position, step, own_draws = drawn[start], log_step.copy(), []
-        proposed = weigh.draws(rng, n_parts)
+        proposed = weigh.draws(rng, n_proposals)
         log_ratios = weigh(proposed)
-        for part, own in enumerate(gains.reshape(n_parts, -1)):
+        for index, own in enumerate(gains.reshape(n_proposals, -1)):
             made = engine.sweeps_within(
                 class_number, rng, own, position, step, pseudo_priors, others
             )
             position, step = made.position[-1], made.log_step
-            if part >= _BURN_IN * n_parts:
+            if index >= _BURN_IN * n_proposals:
                 own_draws.append(made.position)
             (here,) = weigh(position[None])
-            if -rng.standard_exponential() < log_ratios[part] - here:
-                position = proposed[part]
+            if -rng.standard_exponential() < log_ratios[index] - here:
+                position = proposed[index]
         found.append(np.concatenate(own_draws))
     return found

@@ -34,7 +34,7 @@ __all__ = ["TemplateClustering"]
 
 #: Number of mixtures kept, with their compiled functions, for estimators of the same settings: a
 #: search over settings fits many clones of one estimator.
-KEPT = 16
+N_CACHED = 16
 #: Largest numbers of kernels of a template and of a clock in the default mixture of curves.
 LANDMARKS, WARP_KERNELS = 35, 20
 
@@ -353,7 +353,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-@lru_cache(KEPT)
+@lru_cache(N_CACHED)
 def _mixture(
     make_mixture: Callable[[int], TemplateMixture] | None, shape: tuple[int, ...], n_classes: int
 ) -> TemplateMixture:

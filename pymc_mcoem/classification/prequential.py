@@ -223,7 +223,7 @@ def predict_then_learn(
             f"observations: of {number}, which are learned, none was classified; give at least "
             f"{max(every, 2)}, since the first has no label before it and every is {every}."
         )
-    numbers, guesses, given, times, known = zip(*rows, strict=True)
+    positions, guesses, given, times, known = zip(*rows, strict=True)
     both = as_labels([*guesses, *given])
     columns = {
         "predicted": both[: len(rows)],
@@ -232,7 +232,7 @@ def predict_then_learn(
     }
     rate = live_error_rate(columns["predicted"], columns["actual"], window=window, seconds=times)
     rate = rate.assign({name: ("observation", values) for name, values in columns.items()})
-    return rate.assign_coords(observation=list(numbers)).assign_attrs(every=int(every))
+    return rate.assign_coords(observation=list(positions)).assign_attrs(every=int(every))
 
 
 class _LabelMixtures:

@@ -176,10 +176,10 @@ def joined(orders: Sequence[Order]) -> Order:
 
 
 def _checked_all(
-    rule: CompiledClassWeights, skips: bool, calls: Sequence[tuple[Any, ...]]
+    rule: CompiledClassWeights, skips: bool, arguments: Sequence[tuple[Any, ...]]
 ) -> list[np.ndarray | Unclassified | Failed]:
     """Make calls of `checked`, or of `attempt` if it skips, for the same θ together."""
-    indices, data, parameters, seeds, draws, tune = zip(*calls, strict=True)
+    indices, data, parameters, seeds, draws, tune = zip(*arguments, strict=True)
     if not isinstance(rule, TogetherEStep):
         raise TypeError(f"e_step: {rule!r} does not take several observations in one call.")
     rngs = list(map(generator_of, seeds, indices))

@@ -202,9 +202,10 @@ def _of_functions(given: Any, names: _Names) -> xr.DataArray:
         values = given.data_matrix[..., which]
         return _on_grid(values, names_of_curves, given.grid_points[0], completed)
     cuts = np.asarray(given.start_indices)[1:]
-    parts = np.split(given.points[:, 0], cuts), np.split(given.values[:, which], cuts)
+    times = np.split(given.points[:, 0], cuts)
+    values = np.split(given.values[:, which], cuts)
     return _together(
-        list(zip(*parts, strict=True)), names_of_curves or list(range(n_curves)), completed
+        list(zip(times, values, strict=True)), names_of_curves or list(range(n_curves)), completed
     )
 
 

@@ -22,7 +22,7 @@ __all__ = ["Drift", "DriftAlarm"]
 _log = logging.getLogger("pymc_mcoem")
 
 #: Number of alarms that are kept, the last ones.
-ALARMS_KEPT = 1_000
+MAX_ALARMS = 1_000
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class DriftAlarm:
         self.false_alarm_rate, self.fall = float(false_alarm_rate), float(fall)
         self.window, self.warm_up = int(window), int(warm_up)
         self.threshold = _threshold(self.false_alarm_rate, self.fall)
-        self.alarms: deque[Drift] = deque(maxlen=ALARMS_KEPT)
+        self.alarms: deque[Drift] = deque(maxlen=MAX_ALARMS)
         self.n_scores = 0
         self.level = 0.0
         self._rng = np.random.default_rng(random_seed)

@@ -132,7 +132,7 @@ def _same(bench: Bench) -> Bench:
 
 
 def scored_observations(
-    learned: dict[tuple[int, int], Learned], numbers: list[int], n_starts: int, begin: int
+    learned: dict[tuple[int, int], Learned], candidates: list[int], n_starts: int, begin: int
 ) -> xr.Dataset:
     """Return evidence and classes of the scored observations of all runs, NaN of those that failed.
 
@@ -140,7 +140,7 @@ def scored_observations(
     """
     n = min(len(each.log_evidence) for each in learned.values())
     dims = ("n_classes", "start", "observation")
-    shape = len(numbers), n_starts, n
+    shape = len(candidates), n_starts, n
     found = xr.Dataset(
         {
             "log_evidence": (dims, np.full(shape, np.nan)),
@@ -148,12 +148,12 @@ def scored_observations(
             "probability": (dims, np.full(shape, np.nan)),
         },
         coords={
-            "n_classes": numbers,
+            "n_classes": candidates,
             "start": np.arange(n_starts),
             "observation": begin + 1 + np.arange(n),
         },
     )
     for (number, start), each in learned.items():
         for name, values in found.items():
-            values[numbers.index(number), start] = getattr(each, str(name))[:n]
+            values[candidates.index(number), start] = getattr(each, str(name))[:n]
     return found

@@ -223,17 +223,17 @@ def doubts(table: pd.DataFrame, named: int) -> tuple[str, ...]:
     others = able[able["filled"] != number]
     close = others[others["difference"].abs() <= 2 * others["error"]]
     if len(close):
-        found.append(f"{_numbers(close)} can hardly be told from {number} by prediction")
+        found.append(f"{_listed(close)} can hardly be told from {number} by prediction")
     if len(able) and named not in able.index:
         found.append(
-            f"the starts of {named} disagree, and it is named because {_numbers(able)} predict "
+            f"the starts of {named} disagree, and it is named because {_listed(able)} predict "
             "much worse. Give more observations, or more starts by n_starts="
         )
     beyond = table["difference"] - [_least_gain(int(each)) for each in table["filled"]]
     overlap = table[~table["apart"] & (table["filled"] > number) & (beyond > beyond[named])]
     if len(able) and len(overlap):
         found.append(
-            f"{_numbers(overlap)} predict much better, by classes that overlap: look at their "
+            f"{_listed(overlap)} predict much better, by classes that overlap: look at their "
             "templates, and see that the prior on warps is not too tight"
         )
     if named == table.index.max() and number == named:
@@ -244,8 +244,8 @@ def doubts(table: pd.DataFrame, named: int) -> tuple[str, ...]:
 def splits_of(table: pd.DataFrame, scored: xr.Dataset, between: float) -> pd.DataFrame:
     """Return which class of a candidate the next one divides, and what that gains."""
     rows = []
-    numbers = table.index.tolist()
-    for number, following in pairwise(numbers):
+    candidates = table.index.tolist()
+    for number, following in pairwise(candidates):
         ours, theirs = (
             scored.sel(n_classes=each, start=table.loc[each, "start"])
             for each in (number, following)
@@ -304,6 +304,6 @@ def _described(number: int, row: Mapping[str, Any]) -> str:
     )
 
 
-def _numbers(rows: pd.DataFrame) -> str:
+def _listed(rows: pd.DataFrame) -> str:
     *first, last = map(str, rows.index)
     return f"{', '.join(first)} and {last}" if first else last

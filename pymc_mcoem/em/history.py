@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["History", "ThinnedSeries", "recorded_names"]
 
 #: Number of observations whose records are kept before they are thinned.
-OBSERVATIONS_KEPT = 10_000
+MAX_OBSERVATIONS = 10_000
 #: Scalars that are kept for every step and observation, besides class weights and troubles.
 SCALARS = (
     "observation",
@@ -33,10 +33,10 @@ SCALARS = (
     "log_evidence",
 )
 #: Number of skipped records whose reasons are kept, the last ones.
-SKIPPED_KEPT = 1_000
+MAX_SKIPPED = 1_000
 DTYPES: dict[str, Any] = {"observation": np.int64, "updated": np.int64, "waiting": np.int64}
 #: Most numbers that the path of the parameters holds, unless `keep` sets the number of steps.
-PATH_NUMBERS = 1_000_000
+MAX_PATH_SIZE = 1_000_000
 
 
 def recorded_names() -> frozenset[str]:
@@ -166,16 +166,16 @@ class History:
         }
         size = sum(column.size for column in self.parameters)
         if keep is None:
-            keep = int(np.clip(PATH_NUMBERS // max(size, 1), 200, OBSERVATIONS_KEPT))
+            keep = int(np.clip(MAX_PATH_SIZE // max(size, 1), 200, MAX_OBSERVATIONS))
         self.path = ThinnedSeries(keep, thin)
-        self.observations = ThinnedSeries(OBSERVATIONS_KEPT, thin)
+        self.observations = ThinnedSeries(MAX_OBSERVATIONS, thin)
         self.trouble_names: list[str] = []
         self.skipped: dict[int, str] = {}
 
     def skip(self, position: int, reason: str) -> None:
         """Record why the record at `position` of the stream was skipped."""
         self.skipped[position] = reason
-        while len(self.skipped) > SKIPPED_KEPT:
+        while len(self.skipped) > MAX_SKIPPED:
             del self.skipped[min(self.skipped)]
 
     def begin(self, parameters: Arrays) -> None:

@@ -291,13 +291,13 @@ def _families(make_mixture: Any, n_classes: Any) -> dict[int, Family]:
             f"make_mixture: got {make_mixture!r}; give a function of the number of classes, as "
             "lambda n: TemplateMixture.for_images((16, 16), n)."
         )
-    numbers = list(n_classes) if np.iterable(n_classes) else [n_classes]
-    if not all(is_whole(each) and each >= 1 for each in numbers) or len(set(numbers)) < 2:
+    candidates = list(n_classes) if np.iterable(n_classes) else [n_classes]
+    if not all(is_whole(each) and each >= 1 for each in candidates) or len(set(candidates)) < 2:
         raise ValueError(
             f"n_classes: got {n_classes!r}; give at least two whole numbers from 1, as range(1, 9)."
         )
     families: dict[int, Family] = {}
-    for number in sorted({int(each) for each in numbers}):
+    for number in sorted({int(each) for each in candidates}):
         family = families[number] = make_mixture(number)
         if not isinstance(family, Family):
             raise TypeError(

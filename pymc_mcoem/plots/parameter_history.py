@@ -19,7 +19,7 @@ __all__ = ["plot_parameter_history"]
 _VISUALS = ("path", "shared_path", "title", "xlabel", "yscale", "legend")
 
 #: Largest number of elements of a parameter that is drawn by default.
-_MAX_NUMBERS = 60
+_MAX_SCALARS = 60
 
 
 def plot_parameter_history(
@@ -139,7 +139,7 @@ def _default_names(path: xr.Dataset) -> list[str]:
     names = [
         str(name)
         for name, values in path.data_vars.items()
-        if name not in records and values.size // steps <= _MAX_NUMBERS
+        if name not in records and values.size // steps <= _MAX_SCALARS
     ]
     return [*names, *(["gain"] if "gain" in path else [])]
 

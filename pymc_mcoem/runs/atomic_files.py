@@ -64,8 +64,8 @@ def older_names(path: Path) -> list[Path]:
     """
     numbered = re.compile(rf"{re.escape(path.stem)}\.([1-9]\d*){re.escape(path.suffix)}")
     found = map(numbered.fullmatch, _names_beside(path))
-    numbers = sorted(int(match[1]) for match in found if match is not None)
-    return [older_name(path, number) for number in numbers]
+    in_use = sorted(int(match[1]) for match in found if match is not None)
+    return [older_name(path, number) for number in in_use]
 
 
 def lock_of(path: Path) -> Path:

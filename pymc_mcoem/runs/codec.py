@@ -164,9 +164,8 @@ def is_of(value: Any, kind: Any) -> bool:
     if not isinstance(value, kind):
         return False
     own: Any = type(value)
-    has_parts = is_dataclass(value)
-    parts = _annotations(own) if has_parts else {}
-    return all(is_of(getattr(value, name), part) for name, part in parts.items())
+    annotations = _annotations(own) if is_dataclass(value) else {}
+    return all(is_of(getattr(value, name), each) for name, each in annotations.items())
 
 
 @cache

@@ -25,7 +25,7 @@ AXES = 32
 NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 #: Number of bytes that refer to a text stored elsewhere in the file.
 TEXT_APART = 16
-NUMBERS = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID)
+NUMBER_TYPES = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID)
 
 
 def bounded_groups(file: h5py.File, size: int) -> list[str]:
@@ -89,7 +89,7 @@ class _Budget:
                     raise _refused(what, "has too many values for an attribute")
                 self.spend(sum(map(_length, np.ravel(part.attrs[name]))), what)
             elif not (
-                isinstance(kind, (*NUMBERS, h5py.h5t.TypeStringID)) or name == "REFERENCE_LIST"
+                isinstance(kind, (*NUMBER_TYPES, h5py.h5t.TypeStringID)) or name == "REFERENCE_LIST"
             ):
                 raise _refused(what, "has a type that no attribute of a run has")
 
@@ -97,7 +97,7 @@ class _Budget:
         if part.external or part.is_virtual:
             raise _refused(where, "is stored elsewhere")
         kind, count = part.id.get_type(), prod(part.shape or ())
-        if not isinstance(kind, (*NUMBERS, h5py.h5t.TypeStringID)):
+        if not isinstance(kind, (*NUMBER_TYPES, h5py.h5t.TypeStringID)):
             raise _refused(where, "has a type that no array of a run has")
         # Arrays that can grow are filled up to the length of their dimension when they are read.
         # Only those of length 0 are written like that. Dimensions are checked here as well.

@@ -141,7 +141,7 @@ def _templates(
     grams = np.asarray(statistics["template_gram"], dtype=np.float64).reshape(-1, n_basis, n_basis)
     squares = np.asarray(statistics["squared_norm"], dtype=np.float64).ravel()
     mean = priors.mean(*given.shape).reshape(projections.shape)
-    kept = None if present is None else np.reshape(present, projections.shape)
+    present_templates = None if present is None else np.reshape(present, projections.shape)
     n_channels = len(projections) // shape[0]
     templates = np.empty_like(projections)
     residuals = np.empty(len(projections))
@@ -150,8 +150,8 @@ def _templates(
         right = projection + precision @ mean[index]
         j, channel = divmod(index, n_channels)
         try:
-            if waiting[j] and kept is not None:
-                template = kept[index]
+            if waiting[j] and present_templates is not None:
+                template = present_templates[index]
             elif coefficients == "nonnegative":
                 template = _nonnegative(class_gram + precision, right)
             else:

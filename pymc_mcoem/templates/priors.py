@@ -89,8 +89,8 @@ class TemplatePriors:
         for name in ("template_strength", "noise_rate", "deformation_rate"):
             value = getattr(self, name)
             many = name == "noise_rate" and isinstance(value, np.ndarray) and value.ndim == 1
-            numbers = value.tolist() if many else [value]
-            if not all(is_number(number) and number >= 0 for number in numbers):
+            entries = value.tolist() if many else [value]
+            if not all(is_number(number) and number >= 0 for number in entries):
                 raise ValueError(f"{name} is {value!r}; give a number that is not negative.")
         concentration = as_numbers("weight_concentration", self.weight_concentration)
         if not (np.isfinite(concentration).all() and (concentration >= 1).all()):
@@ -172,8 +172,8 @@ class TemplatePriors:
         >>> TemplatePriors().in_unit(255.0).noise_rate
         650.25
         """
-        numbers = unit.tolist() if isinstance(unit, np.ndarray) and unit.ndim == 1 else [unit]
-        if not all(is_number(number) and number > 0 for number in numbers):
+        entries = unit.tolist() if isinstance(unit, np.ndarray) and unit.ndim == 1 else [unit]
+        if not all(is_number(number) and number > 0 for number in entries):
             raise ValueError(f"unit is {unit!r}; give a positive number.")
         mean = self.template_mean
         of_mean = unit[:, None] if isinstance(unit, np.ndarray) and unit.ndim == 1 else unit

@@ -238,11 +238,11 @@ class TemplateFunctions(ABC):
             weighted = np.stack(
                 [each @ own for each, own in zip(precisions, response, strict=True)]
             )
-            parts = [
+            sums_of_channels = [
                 self._joined_sums(warped, once, twice, own, precision)
                 for own, precision in zip(weighted, precisions, strict=True)
             ]
-            sums = [np.stack(each) for each in zip(*parts, strict=True)]
+            sums = [np.stack(each) for each in zip(*sums_of_channels, strict=True)]
         away = positions[:, settings.learned] - settings.deformation.mean[settings.learned]
         total = weights.sum()
         squares = np.array([one @ other for one, other in zip(response, weighted, strict=True)])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pymc_mcoem import Passes
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
-from pymc_mcoem.em.history import SKIPPED_KEPT
+from pymc_mcoem.em.history import MAX_SKIPPED
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.revival import Revival
 from pymc_mcoem.em.saem import SAEM
@@ -153,10 +153,10 @@ def test_what_is_no_source_is_refused_all_the_same(family):
 
 def test_reasons_are_kept_of_the_last_records(family, stream):
     em = driver(family, parameters=THETA, on_error="skip")
-    em.partial_fit([np.inf] * (SKIPPED_KEPT + 5))
+    em.partial_fit([np.inf] * (MAX_SKIPPED + 5))
     positions = em.history["skipped"]["position"].values
-    assert positions.tolist() == list(range(5, SKIPPED_KEPT + 5))
-    assert em.position == SKIPPED_KEPT + 5
+    assert positions.tolist() == list(range(5, MAX_SKIPPED + 5))
+    assert em.position == MAX_SKIPPED + 5
 
 
 def test_on_error_is_one_of_two_words(family):
@@ -567,11 +567,11 @@ def test_a_folder_gets_more_than_a_thousand_records_which_can_be_learned_later(
 ):
     """What is left out for its fault today may be good tomorrow: here a unit was wrong."""
     folder = tmp_path / "left_out"
-    wrong = np.linspace(1e150, 1e160, SKIPPED_KEPT + 5)
+    wrong = np.linspace(1e150, 1e160, MAX_SKIPPED + 5)
     em = driver(family, parameters=THETA, on_error=folder)
     em.partial_fit([*stream[:10], *wrong, "text", {"value": np.inf}, *stream[10:]])
     files = sorted(folder.iterdir())
-    assert len(files) == SKIPPED_KEPT + 7
+    assert len(files) == MAX_SKIPPED + 7
     found = [loaded_record(file) for file in files]
     assert [int(each["position"]) for each in found] == list(range(10, 10 + len(files)))
     assert str(found[0]["reason"]).startswith("refused: ValueError")

@@ -31,7 +31,7 @@ from tests.helpers.toy_families import NormalMixture
 path, log, seed, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 family = NormalMixture()
 # A history that is full after 10,000 records: what grows from there on has no bound.
-history.OBSERVATIONS_KEPT = 1_000
+history.MAX_OBSERVATIONS = 1_000
 if os.path.exists(path):
     em = OnlineEM.load(path, family, progressbar=False)
 else:

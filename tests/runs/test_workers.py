@@ -585,7 +585,7 @@ def wait_for(condition):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
-def test_a_crew_that_is_closed_ends_what_its_workers_are_at(tmp_path):
+def test_a_dispatcher_that_is_closed_ends_what_its_workers_are_at(tmp_path):
     dispatcher, file = Dispatcher(dict, 1), tmp_path / "worker"
     dispatcher.close()  # nothing yet
     dispatcher._submit((Order(rest, (file,)),), whole=True)

@@ -75,13 +75,13 @@ class PilotMoments:
             draws = found.position[:, self.n_steps // 2 :]
             mean = draws.mean(axis=1)
             centered = draws - mean[:, None]
-            n_kept = draws.shape[1]
-            sample = np.einsum("jta,jtb->jab", centered, centered) / n_kept
+            n_draws = draws.shape[1]
+            sample = np.einsum("jta,jtb->jab", centered, centered) / n_draws
             variances = 0.5 * (
                 np.diagonal(sample, axis1=1, axis2=2) + np.diagonal(prior, axis1=1, axis2=2)
             )
-            covariance = (n_kept * sample + n * np.einsum("ja,ab->jab", variances, np.eye(n))) / (
-                n_kept + n
+            covariance = (n_draws * sample + n * np.einsum("ja,ab->jab", variances, np.eye(n))) / (
+                n_draws + n
             )
             return PseudoPriors.from_covariance(mean, covariance)
 

@@ -213,7 +213,7 @@ class LockstepBursts:
             counts = _counts(index[:, tune:], self._density.n_classes)
             if means is not None:
                 means = self._fetched(means, counts > 0)
-            kept_fits = list(map(_in_double, fits[:5])) if keeps_fit else None
+            fitted = list(map(_in_double, fits[:5])) if keeps_fit else None
             laps.end("results", ())
         position, log_weight, acceptance = (
             _in_double(each).swapaxes(0, 1)
@@ -244,7 +244,7 @@ class LockstepBursts:
             if has_troubles[row] and each.fit is None:
                 statuses = [_STATUSES[place] for place in status[row]]
                 troubles = search_troubles(statuses, log_evidence[row])
-            fit = None if kept_fits is None else PseudoPriors(*(part[row] for part in kept_fits))
+            fit = None if fitted is None else PseudoPriors(*(part[row] for part in fitted))
             found.append(BurstResult(statistics, sweeps, log_evidence[row], troubles, fit))
         return found
 

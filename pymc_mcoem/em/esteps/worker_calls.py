@@ -138,14 +138,16 @@ def joined(orders: Sequence[Order]) -> Order:
 
 
 def _simulate_all(
-    checked_e_step: CheckedEStep, calls: Sequence[tuple[Any, ...]]
+    checked_e_step: CheckedEStep, arguments: Sequence[tuple[Any, ...]]
 ) -> list[EStepResult | Failed]:
     """Make calls of `simulate`, those with the same θ together."""
     e_step = checked_e_step.e_step
     assert isinstance(e_step, CompiledTogether)
 
     def run(some: list[int]) -> list[EStepResult | Exception]:
-        data, parameters, rngs, states, draws, tune = zip(*(calls[at] for at in some), strict=True)
+        data, parameters, rngs, states, draws, tune = zip(
+            *(arguments[at] for at in some), strict=True
+        )
         return e_step.run_all(
             [checked_e_step.encoded(each) for each in data],
             dict(parameters[0]),
@@ -155,34 +157,34 @@ def _simulate_all(
             tune=tune[0],
         )
 
-    kinds = [(_content(θ), _content(state), *lengths) for _, θ, _, state, *lengths in calls]
+    kinds = [(_content(θ), _content(state), *lengths) for _, θ, _, state, *lengths in arguments]
     return [_checked(checked_e_step, found) for found in by_kind(kinds, run)]
 
 
 def _visit_all(
-    checked_e_step: CheckedEStep, calls: Sequence[tuple[Any, ...]]
+    checked_e_step: CheckedEStep, arguments: Sequence[tuple[Any, ...]]
 ) -> list[EStepResult | Failed]:
     """Make calls of `visit`, those with the same θ together."""
     e_step = checked_e_step.e_step
     assert isinstance(e_step, CompiledTogether)
 
     def resume(some: list[int]) -> list[EStepResult | Exception]:
-        own = zip(*(calls[at] for at in some), strict=True)
+        own = zip(*(arguments[at] for at in some), strict=True)
         data, parameters, rngs, chains, gains, refit, keep_fit = own
         options: dict[str, Any] = {"gains": gains, "refit": refit, "keep_fit": keep_fit[0]}
         return e_step.resume_all(data, parameters[0], rngs, chains, **options)
 
-    kinds = [_content(θ) for _, θ, *_ in calls]
+    kinds = [_content(θ) for _, θ, *_ in arguments]
     return [_checked(checked_e_step, found) for found in by_kind(kinds, resume)]
 
 
 def _keep_all(
-    checked_e_step: CheckedEStep, calls: Sequence[tuple[Any, ...]]
+    checked_e_step: CheckedEStep, arguments: Sequence[tuple[Any, ...]]
 ) -> list[PosteriorChain | Failed]:
     """Make calls of `keep_draws` for the same θ together."""
     e_step = checked_e_step.e_step
     assert isinstance(e_step, CompiledCarlinChibBurst)
-    data, parameters, rngs, draws, tune = zip(*calls, strict=True)
+    data, parameters, rngs, draws, tune = zip(*arguments, strict=True)
     found = e_step.chain_all(data, parameters[0], rngs, draws=draws[0], tune=tune[0])
     return [Failed(each, made=True) if isinstance(each, Exception) else each for each in found]
 

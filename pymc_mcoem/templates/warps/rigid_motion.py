@@ -32,7 +32,7 @@ _AFFINE = np.array(
 )
 #: Positions of products of two of 1 and the coordinates, for the first axis and then the second,
 #: among the moments of three weights, which are those of the pairs of axes 11, 12 and 22.
-_PRODUCTS = np.kron([[0, 1], [1, 2]], np.full((3, 3), 6)) + np.tile(
+_MOMENT_PLACES = np.kron([[0, 1], [1, 2]], np.full((3, 3), 6)) + np.tile(
     [[0, 1, 2], [1, 3, 4], [2, 4, 5]], (2, 2)
 )
 
@@ -155,7 +155,7 @@ class RigidMotion(Deformation):
         affine = self._affine(beta)
         weights = [bends[0][0], bends[0][1], bends[1][1]]
         moments = matrix_product(pt.stack([*slopes, *weights]), _monomials(points, 2))
-        bent = moments[2:].ravel()[_PRODUCTS.ravel()].reshape((6, 6))
+        bent = moments[2:].ravel()[_MOMENT_PLACES.ravel()].reshape((6, 6))
         found = matrix_product(matrix_product(affine, bent), affine.T)
         # D is linear in all coordinates except the angle
         along, across = -affine[0, :3], affine[0, 3:]
