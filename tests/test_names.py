@@ -1,7 +1,10 @@
-"""The package's public names: all there, and loaded when they are asked for."""
+"""The package's names: public ones are there and loaded when needed, and no name is vague."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +63,74 @@ print(*(set({HEAVY}) & (set(sys.modules) - before)))
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == []
+
+
+#: Words that meant several things here, or nothing to a reader; each has a plain one instead.
+#: Of words with a meaning in the field, such as ``calls`` and ``products``, some are left.
+VAGUE = {
+    "crew",
+    "judge",
+    "kept",
+    "left_out",
+    "numbers",
+    "operators",
+    "own_start",
+    "parts",
+    "patience",
+    "tilt",
+    "united",
+}
+
+
+def names_given(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the names that a module gives, with their lines; imported ones are given elsewhere."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name
+            case ast.ClassDef(name=name) | ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                yield node.lineno, name
+            case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield node.lineno, name
+            case ast.TypeVar(name=name) | ast.ParamSpec(name=name) | ast.TypeVarTuple(name=name):
+                yield node.lineno, name
+            case ast.alias(asname=str(name)):
+                yield node.lineno, name
+
+
+def test_every_kind_of_name_is_looked_at():
+    code = """
+import a as imported
+class Class[Type]:
+    field: int
+    async def method(self, plain, /, *rest, named=0, **others): self.attribute = lambda inner: 0
+try: (walrus := 1)
+except Error as error: pass
+for item in [each for each in read]: first, *last = item
+with file as opened: total += 1
+match value:
+    case {"key": whole, **remaining} | [whole, *remaining]: pass
+"""
+    found = {name for _, name in names_given(ast.parse(code))}
+    assert found == {
+        *("imported", "Class", "Type", "field", "method", "self", "plain", "rest", "named"),
+        *("others", "attribute", "inner", "walrus", "error", "item", "each", "first", "last"),
+        *("opened", "total", "whole", "remaining"),
+    }
+
+
+def test_no_name_is_vague():
+    folder = Path(mcoem.__file__).parent
+    modules = [*folder.rglob("*.py")]
+    assert len(modules) > 200
+    found = [
+        f"{module.relative_to(folder)}:{line}: {name}"
+        for module in modules
+        for line, name in names_given(ast.parse(module.read_text(encoding="utf-8")))
+        if name.strip("_").lower() in VAGUE
+    ]
+    assert found == []
