@@ -165,7 +165,7 @@ def _active(engine: Engine, class_number: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well a pseudo-prior agrees with its class's posterior.
+    """Agreement of a pseudo-prior with its class's posterior.
 
     Attributes
     ----------

@@ -39,7 +39,7 @@ _MAX_GAP = 10.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with the pseudo-prior of a class.
+    """A fault of the pseudo-prior of a class.
 
     Attributes
     ----------

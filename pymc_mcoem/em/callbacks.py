@@ -13,7 +13,7 @@ __all__ = ["Callback", "Update", "call_all", "check_callbacks"]
 
 @dataclass(frozen=True, eq=False)
 class Update(Sequence[ObservationRecord]):
-    """What callbacks get after a step: the driver, and the records of the step's observations.
+    """Argument of callbacks after a step: the driver, and the records of the step's observations.
 
     It is the sequence of these records. Each has ``number`` (of learned observations or of visits,
     from 1), ``class_weight`` of shape ``(n_classes,)``, ``log_evidence``, ``acceptance`` and

@@ -30,7 +30,7 @@ __all__ = ["Bench", "Learned", "learn_all", "scored_observations"]
 
 @dataclass(frozen=True)
 class Learned:
-    """What a run has learned, and what it said of the scored observations."""
+    """Result of a run: its history and state, and its predictions of the scored observations."""
 
     history: History
     state: OnlineState
@@ -42,7 +42,7 @@ class Learned:
 
 @dataclass
 class Bench:
-    """What runs are made of, the same in all processes."""
+    """Families, observations and options of the runs, the same in all processes."""
 
     families: dict[int, Family]
     held: list[Any]
@@ -52,7 +52,7 @@ class Bench:
 
     @cached_property
     def executors(self) -> dict[int, Dispatcher]:
-        """What runs of a candidate share, so that its E-step is compiled once."""
+        """Executors of the candidates, shared by runs so that E-steps are compiled once."""
         return {number: self.driver(number, 0, False).run.executor for number in self.families}
 
     def driver(

@@ -1,4 +1,4 @@
-"""How many classes: candidates learn one stream side by side, and are judged by prediction."""
+"""The number of classes, chosen by the predictions of candidates that learn one stream."""
 
 from __future__ import annotations
 

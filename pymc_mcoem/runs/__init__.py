@@ -1,1 +1,1 @@
-"""What every run needs: an executor, files, checkpoints and settings."""
+"""The parts of every run: an executor, files, checkpoints and settings."""

@@ -24,7 +24,7 @@ __all__ = ["ChannelInputs", "CurvatureInputs", "curvature", "gauss_newton"]
 
 @dataclass(frozen=True)
 class ChannelInputs:
-    """What the curvature takes of one channel.
+    """Inputs of the curvature for one channel.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ def curvature(inputs: CurvatureInputs) -> Curvature | None:
 
 @dataclass(frozen=True)
 class _PointTerms:
-    """What one channel adds at each point; of several channels over σ².
+    """Terms that one channel adds at each point; of several channels over σ².
 
     Attributes
     ----------

@@ -60,7 +60,7 @@ class CurveFunctions(TemplateFunctions):
 
     @property
     def function(self) -> Any:
-        """What numba compiled, once for all curves."""
+        """The function that numba compiled, once for all curves."""
         # imported where it is used: numba takes a second to import
         from pymc_mcoem.templates.curve_loops_numba import evaluate
 

@@ -25,7 +25,7 @@ __all__ = ["TemplateObservations"]
 
 
 class TemplateObservations(ModelObservations):
-    """What `TemplateMixture` takes as observations."""
+    """The observations of a `TemplateMixture`."""
 
     settings: TemplateSettings
     _warned_of_negative_values: bool

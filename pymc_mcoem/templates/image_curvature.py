@@ -27,7 +27,7 @@ _PAIR = np.array([[0, 1], [1, 2]])
 
 @dataclass(frozen=True)
 class Moments:
-    """What a curvature takes of values at points, summed over channels.
+    """Moments of values at points that a curvature needs, summed over channels.
 
     Attributes
     ----------

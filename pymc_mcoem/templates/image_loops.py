@@ -68,7 +68,7 @@ class ImageFunctions(TemplateFunctions):
 
     @property
     def function(self) -> Any:
-        """What numba compiled, once for all images."""
+        """The function that numba compiled, once for all images."""
         # imported where it is used: numba takes a second to import
         from pymc_mcoem.templates.image_loops_numba import evaluate
 

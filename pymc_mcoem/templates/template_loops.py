@@ -106,7 +106,7 @@ class TemplateFunctions(ABC):
     @property
     @abstractmethod
     def function(self) -> Any:
-        """What numba compiled, once for all mixtures of the kind."""
+        """The function that numba compiled, once for all mixtures of the kind."""
 
     @abstractmethod
     def _add_curvature(

@@ -104,7 +104,7 @@ def test_nothing_is_written_to_files(monkeypatch):
     assert file.getvalue().strip() == ""
 
 
-def test_the_line_moves_in_a_notebook_and_its_output_is_empty_afterwards(monkeypatch):
+def test_the_line_moves_in_a_notebook_and_its_output_is_empty_afterward(monkeypatch):
     pytest.importorskip("IPython")
     shown = []
 

@@ -103,7 +103,7 @@ def test_a_fall_is_found_and_told_once(begin, rng):
     assert 0 < min(late) <= max(late) < 5 * alarm.threshold
     assert np.mean(late) < alarm.threshold + 4 * np.std(late) / np.sqrt(len(late))
     assert abs(np.median(since) - 1) <= 2
-    # afterwards only false alarms, at their own rate
+    # afterward only false alarms, at their own rate
     due = n_runs * 400 * alarm.false_alarm_rate
     assert more < due + 4 * np.sqrt(due)
 

@@ -14,7 +14,7 @@ def test_k_of_a_generalized_pareto_distribution(index, rng):
     runs = [pareto_k(rng.exponential(index, size=(4, 2500, 1)))[0] for _ in range(20)]
     # The tail has 300 of 10000 draws: standard error (1 + k)/sqrt(300).
     error = (1 + index) / np.sqrt(300 * len(runs))
-    # ArviZ pulls k towards 0.5 with the weight of ten draws.
+    # ArviZ pulls k toward 0.5 with the weight of ten draws.
     assert abs(np.mean(runs) - index) < 4 * error + 10 / 310 * abs(0.5 - index)
 
 

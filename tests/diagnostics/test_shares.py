@@ -10,7 +10,7 @@ from tests.helpers.markov import CYCLIC, SAME_AUTOCORRELATION, TWO_STATES, as_ar
 N_RUNS, N_CHAINS, N_DRAWS = 60, 4, 1000
 
 
-# Splitting and truncation cost ESS some per cent. Where it stops summing is right for reversible
+# Splitting and truncation cost ESS some percent. Where it stops summing is right for reversible
 # chains only: of the cyclic one, whose autocorrelation swings, the error comes out too large.
 @pytest.mark.parametrize(
     ("chain", "bias"),

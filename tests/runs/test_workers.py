@@ -257,7 +257,7 @@ def fail(_, kind, *arguments):
     ("kind", "arguments", "seen"),
     [
         (FloatingPointError, ("too large",), FloatingPointError),
-        (Sized, (3, "metres"), RuntimeError),
+        (Sized, (3, "meters"), RuntimeError),
         (np.linalg.LinAlgError, ("singular",), np.linalg.LinAlgError),
     ],
 )

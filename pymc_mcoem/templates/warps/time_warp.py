@@ -22,7 +22,7 @@ __all__ = ["Quadrature", "TimeWarp"]
 
 @dataclass(frozen=True)
 class Quadrature:
-    """What integrates the speed of a `TimeWarp`.
+    """Quadrature of the speed of a `TimeWarp`: kernels at the nodes, and weights.
 
     Attributes
     ----------
