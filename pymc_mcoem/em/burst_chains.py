@@ -150,6 +150,7 @@ def sample_burst(
     found: list[PosteriorChain] = []
     try:
         with (
+            dispatcher.closing(),
             CountProgress(progressbar, chains, "Chains") as progress,
             as_interrupts(),
             one_blas_thread(),
@@ -161,8 +162,6 @@ def sample_burst(
         if not found:
             raise
         _log.warning("sample_burst: interrupted; %d of %d chains are done.", len(found), chains)
-    finally:
-        dispatcher.close()
     _tell_troubles(found)
     attributes = {"tuning_steps": tune, "random_seed": json.dumps(entropy)}
     return _labeled(family, to_model, {**theta, **data}, found, attributes)

@@ -113,16 +113,14 @@ def learn_all(
     keys = sorted(keys, reverse=True)
     found: dict[tuple[int, int], Learned | str] = {}
     orders = (Order(learn, (words, *key)) for key in keys)
-    try:
-        with (
-            telling(progressbar),
-            CountProgress(progressbar, len(keys), "Runs learned") as progress,
-        ):
-            for key, each in zip(keys, dispatcher.answers(orders), strict=True):
-                found[key] = each
-                progress.advance()
-    finally:
-        dispatcher.close()
+    with (
+        dispatcher.closing(),
+        telling(progressbar),
+        CountProgress(progressbar, len(keys), "Runs learned") as progress,
+    ):
+        for key, each in zip(keys, dispatcher.answers(orders), strict=True):
+            found[key] = each
+            progress.advance()
     return dict(sorted(found.items()))
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "agreement_of_starts",
     "candidate_table",
     "doubts",
+    "doubts_of_data",
     "in_words",
     "mean_error",
     "named_candidate",
@@ -27,6 +28,9 @@ DECISIVE = np.log(100.0)
 
 #: An observation lies between classes if the most probable one has less.
 CERTAIN = 0.9
+
+#: With fewer scored observations a number is not sure.
+FEW = 30
 
 #: Columns of `ClassCount.splits`.
 SPLIT = ("n_classes", "split", "into", "gain", "error")
@@ -238,6 +242,17 @@ def doubts(table: pd.DataFrame, named: int) -> tuple[str, ...]:
         )
     if named == table.index.max() and number == named:
         found.append(f"there is no candidate with more than {named}; give larger ones")
+    return tuple(found)
+
+
+def doubts_of_data(failures: Mapping[tuple[int, int], str], n_scored: int) -> tuple[str, ...]:
+    """Return reasons to doubt any number: runs that failed, and few scored observations."""
+    found = []
+    if failures:
+        numbers = ", ".join(map(str, sorted({number for number, _ in failures})))
+        found.append(f"runs with {numbers} classes failed, as the log says")
+    if n_scored < FEW:
+        found.append(f"only {n_scored} observations are scored; give hundreds")
     return tuple(found)
 
 

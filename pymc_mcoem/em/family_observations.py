@@ -106,7 +106,7 @@ class ModelObservations:
         Raises
         ------
         ValueError
-            If it has some of these dims but not all.
+            If it has some of these dims but not all, or other labels along a dim without numbers.
 
         Examples
         --------
@@ -124,6 +124,16 @@ class ModelObservations:
                 f"observations: a DataArray with dims {observations.dims}; the model has {dims}: "
                 "name all of these dims, or none."
             )
+        for dim in found:
+            ours, theirs = self.model.coords.get(dim), observations.coords.get(dim)
+            if ours is None or theirs is None or np.asarray(ours).dtype.kind not in "US":
+                continue  # points may be written with other digits
+            expected, given = np.asarray(ours).tolist(), theirs.values.tolist()
+            if given != expected:
+                raise ValueError(
+                    f"observations: along {dim} a DataArray has {given}; the model has {expected}: "
+                    "select these, in this order."
+                )
         return observations.transpose(..., *dims)
 
     def iterate(self, observations: Any) -> Iterator[Any]:

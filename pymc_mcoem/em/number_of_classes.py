@@ -12,7 +12,13 @@ import pandas as pd
 import xarray as xr
 
 from pymc_mcoem.em.candidate_runs import Bench, Learned, learn_all, scored_observations
-from pymc_mcoem.em.class_count_scores import candidate_table, doubts, in_words, splits_of
+from pymc_mcoem.em.class_count_scores import (
+    candidate_table,
+    doubts,
+    doubts_of_data,
+    in_words,
+    splits_of,
+)
 from pymc_mcoem.em.family import Family
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.run_state import Pending
@@ -160,7 +166,7 @@ def choose_classes(
         `make_mixture` returns another number of classes; if there are no observations or a number
         is out of its range; if the E-step reports no evidence.
     RuntimeError
-        If all runs of a candidate fail, or the executor does.
+        If all runs fail, or the executor does. If some fail, the number is `unsure`.
 
     See Also
     --------
@@ -193,7 +199,7 @@ def choose_classes(
     good enough to compare candidates of one make on the same observations; it does not choose
     priors on warps, of which it prefers the loose ones. Under a prior that is tighter than the
     warps, the same shape in two warps is two kinds, and starts may agree on it. Kinds that are rare
-    among the `n_start` first observations are missed.
+    among the `n_start` first observations are missed, as they are if kinds come one after another.
 
     **Cost.** Learning the stream ``n_starts * len(n_classes)`` times, and compiling each candidate
     in each process.
@@ -280,7 +286,7 @@ def choose_classes(
         scored=scored,
         runs=runs,
         failures=failures,
-        unsure=doubts(table, named),
+        unsure=(*doubts(table, named), *doubts_of_data(failures, scored.sizes["observation"])),
     )
 
 

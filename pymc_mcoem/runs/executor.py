@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, wait
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -100,6 +100,7 @@ class Dispatcher:
         #: Ids of the processes that have answered.
         self._processes: set[int] = set()
         self._end_pool: Callable[[], Any] | None = None
+        self._ends_pool = False
 
     @property
     def is_remote(self) -> bool:
@@ -209,7 +210,8 @@ class Dispatcher:
                 yield from map(received, found)
         finally:
             for sent in under_way:
-                if sent.future is not None:
+                # loky's own thread fails at a cancelled future if workers are then killed
+                if sent.future is not None and not self._ends_pool:
                     sent.future.cancel()
 
     def _lost(self) -> WorkerLost:
@@ -246,10 +248,13 @@ class Dispatcher:
 
         `perform` turns every exception of a call into an answer.
         """
-        is_dask = type(self._executor).__module__.partition(".")[0] == "distributed"
+        # Dask leaves some futures waiting forever when its client has lost the scheduler. Its
+        # executor has no public name for the client, and another client may be the current one.
+        client = getattr(self._executor, "_client", None)
         try:
-            while is_dask and wait([future], timeout=ALIVE).not_done:
-                _require_dask_client()
+            while client is not None and wait([future], timeout=ALIVE).not_done:
+                if getattr(client, "status", None) == "closed":
+                    raise ConnectionError("its client has lost the scheduler")
             return future.result()
         except BrokenExecutor:
             raise
@@ -321,6 +326,16 @@ class Dispatcher:
         self.close()
         self._size, self._executor, self._answered = size, None, False
 
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """End the workers of our own pool at the end of the block, also during calls."""
+        self._ends_pool = self._size is not None
+        try:
+            yield
+        finally:
+            self.close()
+            self._ends_pool = False
+
     def close(self) -> None:
         """End the workers of our own pool at once, even during a call; a given executor stays.
 
@@ -374,17 +389,3 @@ class _Sent:
         )
         if self.tried and not answered:
             self.future, self.tried, self.losses = None, False, self.losses + 1
-
-
-def _require_dask_client() -> None:
-    """Raise an error if every Dask client of this process is closed.
-
-    A client that has lost its scheduler closes, and some of its futures wait forever.
-    """
-    import distributed
-
-    find: Any = distributed.default_client
-    try:
-        find()
-    except ValueError:
-        raise ConnectionError("its client has lost the scheduler") from None

@@ -216,28 +216,44 @@ class CurveSource:
         return "real" if has_negative else "nonnegative"
 
     def fit_priors(
-        self, priors: TemplatePriors, basis: GaussianBasis, coefficients: str
+        self, priors: TemplatePriors, basis: GaussianBasis, coefficients: str, has_offset: bool
     ) -> TemplatePriors:
         """Return priors in the unit of the first curves, at their level if they have a sign.
 
         Templates without a sign are near the mean of the values where nothing is observed; others
-        are zero there. Of several channels each has its unit and level.
+        are zero there. Of several channels each has its unit and level; one without two different
+        values has the median unit of the others. If curves have offsets, these are no part of the
+        unit.
         """
         if self.first is None:
             return priors
         has_channels = self.first.ndim == 3
-        seen = self.first.reshape(-1, self.first.shape[2]) if has_channels else self.first
-        spread = np.atleast_1d(np.nanstd(seen, axis=0 if has_channels else None))
-        if not (np.isfinite(spread) & (spread > 0)).all():
+        seen = list(np.moveaxis(self.first, -1, 0)) if has_channels else [self.first]
+        found = [_center_and_spread(each, has_offset) for each in seen]
+        means, spread = (np.array(each) for each in zip(*found, strict=True))
+        if not (spread > 0).any():
             return priors
+        spread = np.where(spread > 0, spread, np.median(spread[spread > 0]))
         priors = priors.in_unit(spread if has_channels else float(spread[0]))
         if coefficients != "real":
             return priors
         # equal coefficients make a level, but for the ends
         level = basis.matrix(basis.centers.mean(axis=0, keepdims=True)).sum()
         if has_channels:
-            return replace(priors, template_mean=np.nanmean(seen, axis=0)[:, None] / level)
-        return replace(priors, template_mean=float(np.nanmean(seen) / level))
+            return replace(priors, template_mean=means[:, None] / level)
+        return replace(priors, template_mean=float(means[0] / level))
+
+
+def _center_and_spread(curves: np.ndarray, has_offset: bool) -> tuple[float, float]:
+    """Return mean and standard deviation of the values of curves, without offsets if they have any.
+
+    Both are zero without values.
+    """
+    curves = curves[np.isfinite(curves).any(axis=1)]
+    if not len(curves):
+        return 0.0, 0.0
+    away = curves - np.nanmean(curves, axis=1, keepdims=True) if has_offset else curves
+    return float(np.nanmean(curves)), float(np.nanstd(away))
 
 
 def _channels_last(given: xr.DataArray, channels: Any) -> tuple[xr.DataArray, Any]:

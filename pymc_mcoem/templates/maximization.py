@@ -207,7 +207,12 @@ def _noise(
     below = observed + coefficients + share * 2.0 * (priors.noise_shape + 1.0)
     if noise == "class":
         below = np.where(waiting.reshape((-1, *[1] * n_axes)), 1.0, below)
-    return np.asarray(_ratio(above, below, "noise variance", "noise_rate"))
+    found = np.asarray(_ratio(above, below, "noise variance", "noise_rate"))
+    if noise == "class" and n_axes:
+        # a class that has no value of a channel yet has the channel's noise of all classes
+        shared = _noise(statistics, residuals, share, priors, n_basis, "shared", waiting)
+        found = np.where(observed < share, shared, found)
+    return found
 
 
 def _deformations(

@@ -360,7 +360,8 @@ class TemplateMixture(RegisteringFamily):
             raise ValueError(f"n_warp_kernels or warp_mean: {error}") from error
         if priors is None:
             weak = curve_priors(warp, options.get("covariance", "scaled"))
-            priors = source.fit_priors(weak, basis, coefficients)
+            has_offset = options.get("offset") is not None
+            priors = source.fit_priors(weak, basis, coefficients, has_offset)
         return cls(
             grid.points,
             basis,

@@ -35,6 +35,18 @@ RESERVED = {
     *("noise_variance", "deformation_variance", "deformation_covariance"),
     *("observed_values", "observed_mask", "own_points", OWN_POINT),
 }
+#: Names in statistics, histories and results too, which parameters with channels are beside.
+RESERVED_BESIDE_CHANNELS = RESERVED | {
+    *("acceptance", "class_acceptance", "class_log_weight", "class_of", "class_probability"),
+    *("class_weight", "deformation_outer", "effective_size", "gain", "log_evidence", "log_scale"),
+    *("observed_points", "seconds", "squared_norm", "step", "template_gram", "reason", "trouble"),
+    *("template_projection", "updated", "waiting", "basis_row", "basis_column", "coordinate"),
+    *(
+        f"{name}_{kind}"
+        for name in ("aligned", "deformation", "inverse", "offset", "scale", "template", "warp")
+        for kind in ("mean", "sd", "mean_averaged", "sd_averaged")
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -279,10 +291,10 @@ def read_channels(channels: Any) -> tuple[str | None, np.ndarray | None]:
 def _check_channels(name: str | None, names: tuple[str, ...], options: Mapping[str, Any]) -> None:
     if name is None:
         return
-    if name in names or name in RESERVED:
+    if name in names or name in RESERVED_BESIDE_CHANNELS:
         raise ValueError(
             f"channels: their axis is called {name!r}, as another one is; give it a name of its "
-            f"own, other than {names} and {sorted(RESERVED)}."
+            f"own, other than {names} and {sorted(RESERVED_BESIDE_CHANNELS)}."
         )
     if options["own_points"] is not None:
         raise ValueError(
