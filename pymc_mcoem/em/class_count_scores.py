@@ -227,17 +227,17 @@ def doubts(table: pd.DataFrame, named: int) -> tuple[str, ...]:
     others = able[able["filled"] != number]
     close = others[others["difference"].abs() <= 2 * others["error"]]
     if len(close):
-        found.append(f"{_in_words(close)} can hardly be told from {number} by prediction")
+        found.append(f"{_enumerated(close)} can hardly be told from {number} by prediction")
     if len(able) and named not in able.index:
         found.append(
-            f"the starts of {named} disagree, and it is named because {_in_words(able)} predict "
+            f"the starts of {named} disagree, and it is named because {_enumerated(able)} predict "
             "much worse. Give more observations, or more starts by n_starts="
         )
     beyond = table["difference"] - [_least_gain(int(each)) for each in table["filled"]]
     overlap = table[~table["apart"] & (table["filled"] > number) & (beyond > beyond[named])]
     if len(able) and len(overlap):
         found.append(
-            f"{_in_words(overlap)} predict much better, by classes that overlap: look at their "
+            f"{_enumerated(overlap)} predict much better, by classes that overlap: look at their "
             "templates, and see that the prior on warps is not too tight"
         )
     if named == table.index.max() and number == named:
@@ -319,6 +319,6 @@ def _described(number: int, row: Mapping[str, Any]) -> str:
     )
 
 
-def _in_words(rows: pd.DataFrame) -> str:
+def _enumerated(rows: pd.DataFrame) -> str:
     *first, last = map(str, rows.index)
     return f"{', '.join(first)} and {last}" if first else last

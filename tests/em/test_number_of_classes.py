@@ -79,6 +79,8 @@ def test_scores_are_of_the_last_observations_before_they_were_learned(rng):
     assert found.table.loc[2, "log_evidence"] == pytest.approx(float(ours["log_evidence"].mean()))
     assert found.splits.iloc[0].tolist()[:3] == [1, 0, (0, 1)]
     assert found.splits.iloc[0]["gain"] == pytest.approx(-found.table.loc[1, "difference"])
+    row = found.table.loc[1]
+    assert f"\nFewer: 1 worse by {-row['difference']:.2f} ± {row['error']:.2f}" in str(found)
 
 
 def test_a_generator_and_workers_give_the_same(rng, pool):
