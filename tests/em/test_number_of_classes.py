@@ -92,6 +92,11 @@ def test_a_generator_and_workers_give_the_same(rng, pool):
     assert_same(here.winner, there.winner)
 
 
+def test_few_observations_are_doubted(rng):
+    found = choose_classes(EvidentMixture, values_of(rng, 2, 40), [1, 2, 3], **OPTIONS)
+    assert found.unsure[-1] == "only 20 observations are scored; give hundreds"
+
+
 class Fragile(EvidentMixture):
     """A family of which some numbers of classes cannot start."""
 
@@ -111,6 +116,9 @@ def test_candidates_that_fail_are_left_out(rng, caplog):
     assert found.table.index.tolist() == [1, 2, 4]
     assert list(found.failures) == [(3, 0), (3, 1)]
     assert "Start 0 of 3 classes dropped out: as asked for" in caplog.text
+    # the number may have been among them
+    assert found.unsure == ("runs with 3 classes failed, as the log says",)
+    assert str(found).startswith("2 classes, but unsure.")
 
     class Broken(Fragile):
         breaks = (1, 2)

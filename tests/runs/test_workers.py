@@ -595,6 +595,20 @@ def test_a_dispatcher_that_is_closed_ends_what_its_workers_are_at(tmp_path):
     dispatcher.close()
     wait_for(lambda: not is_running(worker))
     assert list(dispatcher.answers([Order(len)])) == [0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read from /proc")
+def test_workers_end_with_a_block_that_an_error_ends(tmp_path):
+    """Also those that are at a call, which the answers' own end had cancelled."""
+    dispatcher, file = Dispatcher(dict, 2), tmp_path / "worker"
+    orders = [Order(fail, (ValueError, "no")), *[Order(rest, (file,))] * 40]
+    with pytest.raises(ValueError, match="no"), dispatcher.closing():
+        answers = dispatcher.answers(orders)
+        dispatcher._submit((Order(rest, (file,)),), whole=True)
+        wait_for(lambda: file.exists() and file.read_text())
+        worker = file.read_text()
+        list(answers)
+    wait_for(lambda: not is_running(worker))
     dispatcher.close()
 
 

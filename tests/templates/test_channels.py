@@ -462,3 +462,49 @@ class TestReadingCurves:
         np.testing.assert_array_equal(found, self.values[..., :2])
         listed = read_curves([*self.values])
         np.testing.assert_array_equal(listed, self.values)
+
+
+def test_a_class_without_values_of_a_channel_has_the_noise_of_all_classes_there(rng):
+    mixture = leads(noise="class")
+    em = OnlineEM(mixture, n_start=4, random_seed=1, progressbar=False)
+    values = rng.normal(0.0, 0.1, size=(8, 12, 2))
+    em.partial_fit(values)
+    statistics = {name: np.array(value) for name, value in em.run.state.statistics.items()}
+    for name in ("observed_points", "squared_norm", "template_gram", "template_projection"):
+        statistics[name][1, 0] = 0.0
+    found = {
+        noise: leads(noise=noise).maximize(statistics, effective_size=8.0)["noise_variance"]
+        for noise in ("class", "shared")
+    }
+    assert found["class"][1, 0] == found["shared"][0]
+    assert found["class"][1, 1] != found["shared"][1]
+
+
+@pytest.mark.parametrize("missing", [0.0, np.nan])
+def test_a_channel_without_two_values_at_first_leaves_the_others_their_unit(missing, rng):
+    given = 1e-3 * rng.normal(size=(60, 12, 2))
+    given[:50, :, 1] = missing
+    curves = xr.DataArray(given, {"time": TIMES}, ("curve", "time", "lead"))
+    options = {"coefficients": "real", "n_landmarks": 8, "n_warp_kernels": 4}
+    rate = TemplateMixture.for_curves(curves, 2, channels="lead", **options).priors.noise_rate
+    unit = np.std(given[:50, :, 0])
+    np.testing.assert_allclose(rate, 0.01 * unit**2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("labels", [["V1", "II"], ["aVR", "aVL"]])
+def test_channels_of_other_labels_are_refused(labels, rng):
+    mixture = leads()
+    values = xr.DataArray(
+        rng.normal(size=(12, 2)), {"time": TIMES, "lead": labels}, ("time", "lead")
+    )
+    with pytest.raises(
+        ValueError, match=rf"along lead .*{labels[0]}.*the model has \['II', 'V1'\]"
+    ):
+        mixture.encode(values)
+    assert mixture.encode(values.assign_coords(lead=["II", "V1"]))
+
+
+@pytest.mark.parametrize("name", ["step", "seconds", "basis_row", "deformation_mean"])
+def test_channels_are_not_named_as_what_stands_beside_them(name):
+    with pytest.raises(ValueError, match=f"their axis is called '{name}'"):
+        TemplateMixture.for_images((4, 4), 2, channels={name: 2}, n_landmarks=2)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from sklearn.metrics import adjusted_rand_score
@@ -174,3 +175,17 @@ def test_m_step_with_a_free_level_is_the_direct_maximum(rng):
 def test_other_offsets_are_refused(offset):
     with pytest.raises(ValueError, match="offset is"):
         curves_mixture(offset=offset)
+
+
+def test_the_unit_of_curves_is_without_their_offsets(rng):
+    curves = rng.normal(0.0, 0.1, size=(60, 12))
+    away = curves + 50.0 * rng.normal(size=(60, 1))
+    options = {"coefficients": "real", "n_landmarks": 8, "n_warp_kernels": 4, "offset": 500.0}
+    points = {"time": np.linspace(0.0, 1.0, 12)}
+    rates = [
+        TemplateMixture.for_curves(
+            xr.DataArray(each, points, ("curve", "time")), 2, **options
+        ).priors.noise_rate
+        for each in (curves, away)
+    ]
+    assert rates[1] == pytest.approx(rates[0], rel=1e-9)
