@@ -249,8 +249,8 @@ def doubts_of_data(failures: Mapping[tuple[int, int], str], n_scored: int) -> tu
     """Return reasons to doubt any number: runs that failed, and few scored observations."""
     found = []
     if failures:
-        numbers = ", ".join(map(str, sorted({number for number, _ in failures})))
-        found.append(f"runs with {numbers} classes failed, as the log says")
+        candidates = ", ".join(map(str, sorted({number for number, _ in failures})))
+        found.append(f"runs with {candidates} classes failed, as the log says")
     if n_scored < FEW:
         found.append(f"only {n_scored} observations are scored; give hundreds")
     return tuple(found)
