@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from arviz_plots.plot_collection import PlotCollection
+from arviz_plots.visuals import set_xticks
 
 from pymc_mcoem.em.number_of_classes import ClassCount
 from pymc_mcoem.plots.drawing import draw_curve, draw_points
@@ -125,6 +126,13 @@ def plot_class_count(
     layers.draw(plot_collection, "named", draw_points, at, x="n_classes", size=80, color="C1")
     layers.write(plot_collection, "title", lambda name, _: _TITLES[name])
     layers.write(plot_collection, "xlabel", lambda *_: "number of classes")
+    numbers_of_classes = table.index.tolist()
+    plot_collection.map(
+        set_xticks,
+        store_artist=False,
+        values=numbers_of_classes,
+        labels=[str(number) for number in numbers_of_classes],
+    )
     return plot_collection
 
 
