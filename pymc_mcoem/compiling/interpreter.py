@@ -2,7 +2,8 @@
 
 PyTensor's interpreter takes ten microseconds around each call of a NumPy function, mostly to look
 the function up, compare shapes and silence warnings. A search for modes makes tens of thousands of
-such calls on arrays of a few numbers.
+such calls on arrays of a few numbers. Where PyTensor has no function of NumPy or SciPy, as for
+log(1 + exp(x)), which every parameter in (0, 1) needs, it takes one number at a time.
 """
 
 from __future__ import annotations
@@ -12,9 +13,38 @@ from typing import Any
 
 import numpy as np
 from pytensor.link.vm import Loop, VMLinker
+from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
 from pytensor.tensor.elemwise import Elemwise
+from scipy.special import polygamma
 
 __all__ = ["InterpretingLinker"]
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    """Return log(1 + exp(x)), by PyTensor's formulas."""
+    small = np.where(x < -37.0, np.exp(x), np.log1p(np.exp(x)))
+    found: np.ndarray = np.where(x < 18.0, small, np.where(x < 33.3, x + np.exp(-x), x))
+    return found
+
+
+def _log1mexp(x: np.ndarray) -> np.ndarray:
+    """Return log(1 - exp(x)), by PyTensor's formulas."""
+    found: np.ndarray = np.where(x < np.log(0.5), np.log1p(-np.exp(x)), np.log(-np.expm1(x)))
+    return found
+
+
+def _trigamma(x: np.ndarray) -> np.ndarray:
+    """Return the second derivative of the logarithm of the gamma function."""
+    found: np.ndarray = polygamma(1, x)
+    return found
+
+
+#: What PyTensor computes one number at a time, for arrays in double precision.
+_OF_ARRAYS: dict[type, Callable[[np.ndarray], np.ndarray]] = {
+    Softplus: _softplus,
+    Log1mexp: _log1mexp,
+    TriGamma: _trigamma,
+}
 
 
 class InterpretingLinker(VMLinker):
@@ -66,6 +96,8 @@ def _direct(node: Any, thunk: Any) -> Callable[[], None] | None:
         return None
     is_own = op.nfunc and len(node.inputs) == op.nfunc_spec[1]
     function: Any = op.nfunc if is_own else op.ufunc or getattr(node.tag, "ufunc", None)
+    if all(each.type.dtype == "float64" for each in node.inputs):
+        function = _OF_ARRAYS.get(type(op.scalar_op), function)
     if function is None:
         return None
     named = {"sig": node.tag.sig} if is_own and hasattr(node.tag, "sig") else {}

@@ -32,6 +32,7 @@ def test_operators_have_pytensors_results(rng):
     x, y, m = pt.vector("x"), pt.vector("y"), pt.matrix("m")
     n, b = pt.lvector("n"), pt.vector("b", dtype="bool")
     outputs = [pt.exp(x), pt.log(y), pt.gammaln(y), pt.erf(x), pt.sqr(x), -x, pt.sigmoid(y), x**3]
+    outputs += [pt.softplus(x * 20), pt.softplus(n), pt.log1mexp(-y), pt.tri_gamma(y)]
     outputs += [x + y + x * 2, pt.mul(x, y, x, 0.5), pt.add(x, y, n), n / 2, n // 2, pt.sqrt(n)]
     outputs += [
         pt.switch(b, x, y),
