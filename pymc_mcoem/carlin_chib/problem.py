@@ -103,25 +103,27 @@ def require_settings(
     equalize_visits: bool,
 ) -> None:
     """Require valid settings of `CarlinChib` that suit the index."""
+    is_default = isinstance(within_class, str) and within_class == "default"
+    move = None if is_default else within_class
     for name, value, method, examples in (
         ("pseudo_priors", pseudo_priors, "compile", "Laplace(), PriorCovariance()"),
-        ("within_class", within_class, "build", "RandomWalk(), Hamiltonian()"),
+        ("within_class", move, "build", "RandomWalk(), Hamiltonian()"),
         ("jump", jump, "compile", "AnnealedJump()"),
     ):
         is_class = isinstance(value, type)
         if value is not None and (is_class or not callable(getattr(value, method, None))):
             raise TypeError(f"{name}: got {value!r}; give an object, as {examples}, or None.")
-        if index_move not in ("gibbs", "metropolized"):
-            raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolized'.")
-        if auxiliaries not in ("refreshed", "frozen"):
-            raise ValueError(f"auxiliaries: got {auxiliaries!r}; choose 'refreshed' or 'frozen'.")
-        if equalize_visits and index.ndim:
-            raise ValueError(
-                f"equalize_visits: {index.name} is a plate, whose rows differ in the classes they "
-                "seldom visit; leave it out."
-            )
-        if jump is not None and index.ndim:
-            raise ValueError(f"jump: got {jump!r}; {index.name} is a plate, which takes None.")
+    if index_move not in ("gibbs", "metropolized"):
+        raise ValueError(f"index_move: got {index_move!r}; choose 'gibbs' or 'metropolized'.")
+    if auxiliaries not in ("refreshed", "frozen"):
+        raise ValueError(f"auxiliaries: got {auxiliaries!r}; choose 'refreshed' or 'frozen'.")
+    if equalize_visits and index.ndim:
+        raise ValueError(
+            f"equalize_visits: {index.name} is a plate, whose rows differ in the classes they "
+            "seldom visit; leave it out."
+        )
+    if jump is not None and index.ndim:
+        raise ValueError(f"jump: got {jump!r}; {index.name} is a plate, which takes None.")
 
 
 def density_of(

@@ -17,7 +17,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc_mcoem.carlin_chib.chain import Chain
 from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
 from pymc_mcoem.carlin_chib.engines import Engine
-from pymc_mcoem.carlin_chib.moves.defaults import STEP_MOVE
+from pymc_mcoem.carlin_chib.moves.defaults import step_move
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.problem import (
     density_of,
@@ -100,8 +100,9 @@ class CarlinChib(BlockedStep):
         modes, `Laplace` makes a mixture of those that it finds; it also accepts starting points.
         By default better pseudo-priors are learned during tuning where these are poor; a rule that
         is given here is kept.
-    within_class : WithinClassMove or None
-        Default: ``RandomWalk(n_moves=20)``. `Hamiltonian` and `Independence` are alternatives.
+    within_class : WithinClassMove, "default" or None
+        By default ``RandomWalk(n_moves=20)`` where no class has more than 15 latents, and on
+        plates; with more ``Hamiltonian()``, which needs a gradient. `Independence` is another move.
         None leaves the latents between jumps to other step methods, as in
         ``step=[CarlinChib(within_class=None), pm.NUTS([x])]``.
     index_move : {"gibbs", "metropolized"}
@@ -227,7 +228,7 @@ class CarlinChib(BlockedStep):
         class_index: TensorVariable | str | None = None,
         blocks: Mapping[int, Sequence[TensorVariable | str]] | None = None,
         pseudo_priors: PseudoPriorRule | None = None,
-        within_class: WithinClassMove | None = STEP_MOVE,
+        within_class: WithinClassMove | Literal["default"] | None = "default",
         index_move: Literal["gibbs", "metropolized"] = "gibbs",
         auxiliaries: Literal["refreshed", "frozen"] = "refreshed",
         jump: AnnealedJump | None = None,
@@ -250,10 +251,15 @@ class CarlinChib(BlockedStep):
             index, pseudo_priors, within_class, index_move, auxiliaries, jump, equalize_visits
         )
         mode = mode_of(compile_kwargs)
-        move = RandomWalk(n_moves=0) if within_class is None else within_class
         with telling(), waiting("Preparing the model"):
+            density, geometry = density_of(model, index, vars, blocks)
+            if within_class is None:
+                move: WithinClassMove = RandomWalk(n_moves=0)
+            else:
+                move = step_move(density) if within_class == "default" else within_class
             self._engine = Engine(
-                *density_of(model, index, vars, blocks),
+                density,
+                geometry,
                 pseudo_priors,
                 move,
                 mode,

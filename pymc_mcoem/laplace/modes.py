@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +18,7 @@ __all__ = [
     "PositiveDefinite",
     "cholesky_factors",
     "positive_definite",
+    "precision_factors",
     "search_troubles",
     "square_roots",
 ]
@@ -156,6 +158,37 @@ def cholesky_factors(matrices: np.ndarray) -> np.ndarray:
         if failed:
             raise np.linalg.LinAlgError(f"matrices: number {place} is not positive definite.")
     return found
+
+
+def precision_factors(covariances: np.ndarray) -> np.ndarray:
+    """Return the lower factors of the inverses of covariances ``(n, d, d)``.
+
+    Rounding may leave the covariance of a narrow ridge, as of a hierarchy's, without an inverse.
+    Then the smallest sufficient share of its diagonal is added.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If a matrix is no covariance: also with a hundredth of its diagonal.
+
+    Examples
+    --------
+    >>> precision_factors(np.array([[[4.0]]]))
+    array([[[0.5]]])
+    """
+    try:
+        return cholesky_factors(np.linalg.inv(covariances))
+    except np.linalg.LinAlgError:
+        return np.concatenate([_wider_factor(each) for each in covariances])
+
+
+def _wider_factor(covariance: np.ndarray) -> np.ndarray:
+    """Return the factor of one matrix ``(d, d)``, as `precision_factors` does, ``(1, d, d)``."""
+    diagonal = np.diag(np.diagonal(covariance))
+    for share in (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4):
+        with suppress(np.linalg.LinAlgError):
+            return cholesky_factors(np.linalg.inv(covariance + share * diagonal)[None])
+    return cholesky_factors(np.linalg.inv(covariance + 1e-2 * diagonal)[None])
 
 
 def square_roots(factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

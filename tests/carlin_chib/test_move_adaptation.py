@@ -6,12 +6,13 @@ import pytest
 from scipy.special import softmax
 
 from pymc_mcoem import CarlinChib
+from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.geometry import LatentGeometry
-from pymc_mcoem.laplace.modes import Modes, ModeStatus
+from pymc_mcoem.laplace.modes import Modes, ModeStatus, cholesky_factors
 from pymc_mcoem.laplace.prior_bounds import bounded
 from pymc_mcoem.laplace.search import ModeSearch
 
@@ -212,3 +213,20 @@ def test_walks_take_the_shape_of_the_draws_while_tuning_and_keep_it(rng):
     # some 400 draws, each worth a few: a variance to a quarter or so, less what is shrunk
     assert (variances > 0.2).all()
     assert (variances < 1.0).all()
+
+
+def test_a_shape_narrower_than_rounding_is_taken_a_little_wider():
+    """Let draws lie on a line, as along the neck of a hierarchy, about a narrow pseudo-prior."""
+    narrow = PseudoPriors.from_factors(np.zeros((1, 2)), np.array([[[1e9, 0.0], [-1e9, 1.0]]]))
+    own = narrow.scale @ np.swapaxes(narrow.scale, 1, 2)
+    with pytest.raises(np.linalg.LinAlgError):
+        cholesky_factors(np.linalg.inv(own))
+    shape = ShapeOfMoves(1, 2)
+    for x in np.linspace(-100.0, 100.0, 20):
+        shape.see(0, np.array([x, x]))
+    found = shape.adapted(narrow)
+    variances = (found.scale[0] @ found.scale[0].T).diagonal()
+    np.testing.assert_allclose(variances, shape.squares[0].diagonal() / 24, rtol=0.01)
+    # and so are the pseudo-priors of blocks
+    restricted = narrow.restricted(np.ones((1, 2), dtype=bool))
+    np.testing.assert_allclose(restricted.whiten[0] @ restricted.scale[0], np.eye(2), atol=1e-6)

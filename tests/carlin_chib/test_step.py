@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import equal_dataclass_values
@@ -18,13 +20,15 @@ from scipy import stats
 import pymc_mcoem.carlin_chib.step as step_module
 from pymc_mcoem.carlin_chib import engines
 from pymc_mcoem.carlin_chib.chain_starts import DefaultStart
+from pymc_mcoem.carlin_chib.moves.defaults import step_move
+from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.progress_columns import progress_columns
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.compiling.backends import mode_of
 from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry
-from tests.helpers.checks import LIMIT, agreement, chain_agreement, features
+from tests.helpers.checks import LIMIT, agreement, chain_agreement, features, largest_share_error
 from tests.helpers.compiled import skewed_step
 from tests.helpers.interpreted import interpreted
 from tests.helpers.models import SkewedMixture, two_indices_that_share_a_latent
@@ -553,6 +557,48 @@ def test_another_thread_cannot_use_a_step_at_work(step, model):
     with pytest.raises(RuntimeError, match="another thread is at work"):
         step.step(point)
     step.setup_chain(np.random.default_rng(1), 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_active", "expected"),
+    [
+        ((15,), [15, 15], RandomWalk(n_moves=20)),
+        ((30,), [14, 16], Hamiltonian()),
+        ((16, 200), [200, 200], RandomWalk(n_moves=20)),  # a plate of 16 rows
+    ],
+)
+def test_many_latents_have_a_hamiltonian_move(shape, n_active, expected):
+    density = SimpleNamespace(position_shape=shape, n_active=n_active)
+    assert step_move(density) == expected
+
+
+def test_many_latents_have_the_exact_class_probabilities(rng):
+    """Three classes with priors of other widths for thirty latents; the evidence is normal."""
+    weights, spread, y = [0.6, 0.3, 0.1], np.array([0.9, 1.1, 1.4]), rng.normal(0, 1.5, size=30)
+    with pm.Model():
+        k = pm.Categorical("k", weights)
+        x = pm.Normal("x", 0.0, pt.constant(spread)[k], shape=30)
+        pm.Normal("y", x, 1.0, observed=y)
+        data = pm.sample(
+            1_000,
+            tune=300,
+            step=CarlinChib(),
+            chains=2,
+            cores=1,
+            progressbar=False,
+            random_seed=rng,
+        )
+    # one move in a sweep, not twenty
+    assert set(np.unique(data["sample_stats"]["class_acceptance"])) == {0.0, 1.0}
+    log_p = np.log(weights) + stats.norm(0, np.hypot(spread, 1.0)[:, None]).logpdf(y).sum(axis=1)
+    exact = np.exp(log_p - np.logaddexp.reduce(log_p))
+    assert ((exact > 0.02) & (exact < 0.95)).all()
+    posterior = data["posterior"].to_dataset()
+    assert largest_share_error({"k": exact}, posterior) < LIMIT
+    # given the class, the latents are normal too
+    mean = y * (exact * spread**2 / (1 + spread**2)).sum()
+    batches = posterior["x"].values.reshape(2 * 40, -1, 30).mean(axis=1)
+    assert agreement(batches, mean).largest_z < LIMIT
 
 
 def test_variables_of_one_block_cannot_be_parted(wide, without_compiler):

@@ -7,7 +7,6 @@ from functools import cache
 import pymc as pm
 
 from pymc_mcoem.carlin_chib.moves.annealed import AnnealedJump
-from pymc_mcoem.carlin_chib.moves.defaults import STEP_MOVE
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from tests.helpers.count_plate import counts_model
@@ -27,7 +26,7 @@ SHAPES = {
     "shared": (shared_model, {"jump": AnnealedJump(3, n_leapfrog=2)}),
     "blocks": (nested_model, {"blocks": BLOCKS, "auxiliaries": "frozen"}),
     "plate": (counts_model, {}),
-    "defaults": (shared_model, {"within_class": STEP_MOVE}),
+    "defaults": (shared_model, {"within_class": "default"}),
 }
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 
-__all__ = ["BURST_MOVE", "STEP_MOVE"]
+if TYPE_CHECKING:
+    from pymc_mcoem.carlin_chib.moves.within_class import WithinClassMove
+
+__all__ = ["BURST_MOVE", "step_move"]
 
 # Effective draws a second on one core, of the index and of the latent that mixes worst, from
 # ``python benchmarks/default_moves.py``:
@@ -20,7 +25,17 @@ __all__ = ["BURST_MOVE", "STEP_MOVE"]
 #: Default of all bursts: the pseudo-prior is a good metric and there may be many latents.
 BURST_MOVE = Hamiltonian(n_moves=1, n_leapfrog=8)
 
-#: Default in `pm.sample`, although the Hamiltonian move draws more: the walk needs no gradient,
-#: plates accept it too, it compiles faster, and after tuning it takes the shape of the draws
-#: if the posterior is far from normal.
-STEP_MOVE = RandomWalk(n_moves=20)
+#: Default of `pm.sample` with few latents, although the Hamiltonian move draws more: the walk needs
+#: no gradient, plates accept it too, it compiles faster, and after tuning it takes the shape of the
+#: draws if the posterior is far from normal.
+_WALK = RandomWalk(n_moves=20)
+
+#: Largest number of latents of a class for which this holds. A walk takes a number of sweeps that
+#: grows with the latents, a Hamiltonian move hardly.
+_MOST_WALKED = 15
+
+
+def step_move(density: Any) -> WithinClassMove:
+    """Return the default move of `pm.sample` for a density of one index or of a plate."""
+    is_plate = len(density.position_shape) > 1
+    return _WALK if is_plate or max(density.n_active) <= _MOST_WALKED else BURST_MOVE

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from pymc_mcoem.density.geometry import LatentGeometry
-from pymc_mcoem.laplace.modes import Modes, cholesky_factors, square_roots
+from pymc_mcoem.laplace.modes import Modes, cholesky_factors, precision_factors, square_roots
 
 if TYPE_CHECKING:
     from pymc_mcoem.density.class_density import ClassDensity
@@ -174,7 +174,7 @@ class PseudoPriors:
         troubles: Mapping[str, int] | None = None,
     ) -> PseudoPriors:
         """Make pseudo-priors from means ``(n, d)`` and covariances ``(n, d, d)``."""
-        return cls.from_precision(mean, np.linalg.inv(covariance), log_evidence, troubles)
+        return cls.from_factors(mean, precision_factors(covariance), log_evidence, troubles)
 
     @classmethod
     def from_modes(cls, found: Sequence[Modes]) -> PseudoPriors:
