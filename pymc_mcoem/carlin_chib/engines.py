@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,6 +74,8 @@ class Engine:
 
     Attributes
     ----------
+    walks : bool
+        Whether the moves within a class are a random walk's.
     initial_log_step : ndarray of shape (n_classes,), with a jump (n_classes + 1,)
     auxiliaries_shape : tuple of int
         ``(*rows, n_classes, n_latents)``.
@@ -99,6 +100,7 @@ class Engine:
             density.require_latents()
         n_classes, (*rows, n) = density.n_classes, density.position_shape
         self.density = density
+        self.walks = isinstance(move, RandomWalk)
         self.auxiliaries_shape = (*rows, n_classes, n)
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
         # Index of the rows, next to that of the class in arrays.
@@ -215,12 +217,8 @@ class Engine:
             new_log_step = np.append(new_log_step, jumped.log_step)
         if self._inactive is not None:
             moved = self._inactive(int(index), moved, others, rng)
-        total = np.logaddexp.reduce(log_ratio, axis=-1, keepdims=True)
-        if total.size == 1 and isfinite(total.item()):
-            log_weight = log_ratio - total
-        else:
-            with np.errstate(invalid="ignore"):  # where no class has any density
-                log_weight = log_ratio - total
+        with np.errstate(invalid="ignore"):  # where no class has any density
+            log_weight = log_ratio - np.logaddexp.reduce(log_ratio, axis=-1, keepdims=True)
         return Swept(
             index,
             moved,

@@ -233,7 +233,10 @@ class LearnedPseudoPriors:
         found = self.before.log_density(positions)
         for j, learned in self.maps.items():
             log_p = learned.log_density(positions[..., j, :])
-            found[..., j] = np.logaddexp(np.log(_SHARE) + log_p, np.log(1 - _SHARE) + found[..., j])
+            with np.errstate(invalid="ignore"):  # draws beyond what numbers can hold
+                found[..., j] = np.logaddexp(
+                    np.log(_SHARE) + log_p, np.log(1 - _SHARE) + found[..., j]
+                )
         return found
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
