@@ -1,9 +1,9 @@
 """Compare moves within a class: which is the default of `pm.sample`, and which that of bursts?
 
 ``pm.sample(step=CarlinChib(within_class=...))`` samples models with a class index: counts with one
-latent, a logistic regression with ten, a funnel with six. Bursts sample one curve and one image.
-Effective draws a second, of the class index and of the latent that mixes worst, are medians over
-rounds in which the moves take turns. Compiling is not counted.
+latent, logistic regressions with ten and forty, a funnel with six. Bursts sample one curve and one
+image. Effective draws a second, of the class index and of the latent that mixes worst, are medians
+over rounds in which the moves take turns. Compiling is not counted.
 
     python benchmarks/default_moves.py --quick
     python benchmarks/default_moves.py
@@ -46,14 +46,14 @@ def counts() -> pm.Model:
     return model
 
 
-def logistic() -> pm.Model:
-    """Return a logistic regression with ten coefficients, whose priors' widths are the classes."""
+def logistic(n: int = 10) -> pm.Model:
+    """Return a logistic regression of n coefficients, whose priors' widths are the classes."""
     rng = np.random.default_rng(1)
-    design = rng.normal(size=(100, 10))
-    y = rng.random(100) < 1 / (1 + np.exp(-design @ rng.normal(size=10)))
+    design = rng.normal(size=(10 * n, n))
+    y = rng.random(10 * n) < 1 / (1 + np.exp(-design @ rng.normal(size=n)))
     with pm.Model() as model:
         k = pm.Categorical("k", WEIGHTS)
-        x = pm.Normal("x", 0.0, pm.math.constant([0.5, 1.0, 2.0])[k], shape=10)
+        x = pm.Normal("x", 0.0, pm.math.constant([0.5, 1.0, 2.0])[k], shape=n)
         pm.Bernoulli("y", logit_p=pm.math.dot(design, x), observed=y)
     return model
 
@@ -127,7 +127,8 @@ def learned_images() -> tuple[mcoem.TemplateMixture, xr.Dataset, np.ndarray]:
 
 PROBLEMS: Mapping[str, Callable[[Any, int], Sampler]] = {
     "pm.sample: counts": lambda move, draws: by_step(counts, move, draws),
-    "pm.sample: logistic": lambda move, draws: by_step(logistic, move, draws),
+    "pm.sample: logistic, 10": lambda move, draws: by_step(logistic, move, draws),
+    "pm.sample: logistic, 40": lambda move, draws: by_step(lambda: logistic(40), move, draws),
     "pm.sample: funnel": lambda move, draws: by_step(funnel, move, draws),
     "burst: curve": lambda move, draws: by_burst(*learned_curves(), move, draws),
     "burst: image": lambda move, draws: by_burst(*learned_images(), move, draws),

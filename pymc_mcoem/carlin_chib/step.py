@@ -167,14 +167,16 @@ class CarlinChib(BlockedStep):
     widths that depend on other latents, as in hierarchies. It becomes the larger part of the
     pseudo-prior if it overlaps at least twice as much with draws that were held out, which is
     logged at the level INFO. Small models then make fewer draws a second, and better ones. Learning
-    takes some seconds for each class, with a hundred latents up to minutes. If other steps move
-    variables, it comes after seven eighths of tuning and only if the chain has stayed in one class;
-    with several class indices, at the present value of the others. Plates, frozen auxiliaries, a
-    `jump` and ``within_class=None`` keep the fitted pseudo-priors.
+    takes some seconds for each class, with hundreds of latents ten; with many latents and random
+    walks, up to minutes. If other steps move variables, it comes after seven eighths of tuning and
+    only if the chain has stayed in one class; with several class indices, at the present value of
+    the others. Plates, frozen auxiliaries, a `jump` and ``within_class=None`` keep the fitted
+    pseudo-priors.
 
     Making the step compiles it, which takes seconds. One step serves many calls of ``pm.sample``,
     also with other data: every chain begins anew. A draw evaluates the density once for each class
-    and each random-walk move, on a plate of all rows, with blocks of the whole model.
+    and each random-walk move, or the gradient eight times for a Hamiltonian move; on a plate of all
+    rows, with blocks of the whole model.
 
     Sampler statistics: ``class_of`` (a number made from the index's name), ``class_switched``
     (whether the index switched; on a plate, whether any did), ``class_n_switched`` (how many
