@@ -25,6 +25,9 @@ _FEWEST_DRAWS = 5
 #: Rounds of a fit, and the effective draws per latent that a round needs.
 _N_ROUNDS, _EFFECTIVE = 6, 5
 
+#: Fewest draws for variances alone, and the share of a round's points that is to be effective.
+_FEWEST_FOR_VARIANCES, _SHARE_EFFECTIVE = 20, 0.2
+
 
 def bounded(modes: Modes, draws: np.ndarray) -> Modes:
     """Return modes with covariances that are bounded by the prior's in every direction.
@@ -108,6 +111,8 @@ def importance_fit(
 ) -> Modes | None:
     """Fit a normal to a density by rounds of importance sampling, starting from its prior's normal.
 
+    With fewer than five draws a latent its coordinates are independent.
+
     Parameters
     ----------
     evaluate : callable
@@ -125,10 +130,14 @@ def importance_fit(
         One row, whose evidence is that of the last round's weights. None if draws are too few or
         the density is finite nowhere.
     """
-    d = draws.shape[1]
-    if min(len(draws), n_points) < _FEWEST_DRAWS * d:
+    d, n = draws.shape[1], min(len(draws), n_points)
+    is_diagonal = n < _FEWEST_DRAWS * d
+    if is_diagonal and n < _FEWEST_FOR_VARIANCES:
         return None
+    enough = _SHARE_EFFECTIVE * n_points if is_diagonal else _EFFECTIVE * d
     mean, covariance = draws.mean(axis=0), _covariance(draws)
+    if is_diagonal:
+        covariance *= np.eye(d)
     log_evidence = -np.inf
     for _ in range(_N_ROUNDS):
         factor = np.linalg.cholesky(covariance)
@@ -146,13 +155,17 @@ def importance_fit(
             weight = np.exp(power * relative)
             weight /= weight.sum()
             effective = 1.0 / float((weight**2).sum())
-            if effective >= _EFFECTIVE * d or power < 1e-3:
+            if effective >= enough or power < 1e-3:
                 break
             power *= 0.7
         mean = weight @ points
         away = points - mean
         found = (weight[:, None] * away).T @ away
-        covariance = (effective * found + d * covariance) / (effective + d)
+        if is_diagonal:
+            found *= np.eye(d)
+        # the last round's counts as much as draws of the number of its unknowns
+        n_last = 1 if is_diagonal else d
+        covariance = (effective * found + n_last * covariance) / (effective + n_last)
     precision = np.linalg.inv(covariance)[None]
     factors = cholesky_factors(0.5 * (precision + np.swapaxes(precision, 1, 2)))
     height = log_evidence - 0.5 * d * np.log(2 * np.pi) + np.log(np.diagonal(factors[0])).sum()

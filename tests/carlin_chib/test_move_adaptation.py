@@ -1,9 +1,12 @@
 """Normals that the prior bounds, and walks that take the shape of the chain's own draws."""
 
+import arviz_stats
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
-from scipy.special import softmax
+from scipy import stats
+from scipy.special import logsumexp, softmax
 
 from pymc_mcoem import CarlinChib
 from pymc_mcoem.carlin_chib.moves.adaptation import ShapeOfMoves
@@ -13,8 +16,9 @@ from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.density.class_density import ClassDensity
 from pymc_mcoem.density.geometry import LatentGeometry
 from pymc_mcoem.laplace.modes import Modes, ModeStatus, cholesky_factors
-from pymc_mcoem.laplace.prior_bounds import bounded
+from pymc_mcoem.laplace.prior_bounds import bounded, importance_fit
 from pymc_mcoem.laplace.search import ModeSearch
+from tests.helpers.checks import LIMIT
 
 
 def covariance_and_effects() -> pm.Model:
@@ -230,3 +234,51 @@ def test_a_shape_narrower_than_rounding_is_taken_a_little_wider():
     # and so are the pseudo-priors of blocks
     restricted = narrow.restricted(np.ones((1, 2), dtype=bool))
     np.testing.assert_allclose(restricted.whiten[0] @ restricted.scale[0], np.eye(2), atol=1e-6)
+
+
+def test_with_few_draws_a_fit_without_a_mode_has_independent_coordinates(rng):
+    """Give draws of a prior whose variances are four times those of the density."""
+    mean, d = np.linspace(-1.0, 1.0, 40), 40
+    draws = mean + 2.0 * rng.standard_normal((60, d))
+
+    def evaluate(points):
+        return -0.5 * ((points - mean) ** 2).sum(axis=1)
+
+    found = importance_fit(evaluate, draws, 100, rng, ModeStatus.INDEFINITE)
+    assert found.status == (ModeStatus.INDEFINITE,)
+    precision = found.precision[0]
+    np.testing.assert_array_equal(precision, np.diag(np.diagonal(precision)))
+    variances = 1.0 / np.diagonal(precision)
+    assert 0.5 < np.median(variances) < 3.5  # of 20 effective draws, between the two
+    assert importance_fit(evaluate, draws[:19], 100, rng, ModeStatus.INDEFINITE) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_groups", [20, 60])
+def test_a_hierarchy_without_a_mode_has_the_exact_class_probabilities(rng, n_groups):
+    """The density of effects and their spread is unbounded; without the effects it is a grid's."""
+    weights, center, width = [0.5, 0.3, 0.2], np.array([-1.0, 0.0, 1.0]), np.array([0.5, 1.0, 2.0])
+    y = rng.normal(rng.normal(size=n_groups), 1.5)
+    with pm.Model():
+        k = pm.Categorical("k", weights)
+        mu = pm.Normal("mu", pt.constant(center)[k], 1.0)
+        spread = pm.HalfNormal("spread", pt.constant(width)[k])
+        x = pm.Normal("x", mu, spread, shape=n_groups)
+        pm.Normal("y", x, 1.5, observed=y)
+        data = pm.sample(
+            1_000, step=CarlinChib(), chains=4, cores=1, progressbar=False, random_seed=rng
+        )
+    mus, spreads = np.linspace(-6.0, 6.0, 301)[:, None], np.linspace(1e-3, 9.0, 901)
+    log_p = stats.norm(mus[..., None], np.hypot(spreads, 1.5)[:, None]).logpdf(y).sum(axis=-1)
+    log_weight = np.log(weights) + [
+        logsumexp(log_p + stats.norm(m).logpdf(mus) + stats.halfnorm(scale=w).logpdf(spreads))
+        for m, w in zip(center, width, strict=True)
+    ]
+    exact = softmax(log_weight)
+    assert ((exact > 0.02) & (exact < 0.98)).sum() >= 2
+    # a chain is slow to forget the spread: batches of it would not be independent
+    for j in range(3):
+        member = data["posterior"]["k"] == j
+        error = arviz_stats.mcse(member.astype(float), method="mean")
+        assert abs(float(member.mean()) - exact[j]) < LIMIT * max(float(error), 1e-3)
+        assert (member.any("draw")).all()  # no chain is stuck
