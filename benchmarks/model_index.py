@@ -33,6 +33,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import arviz_stats
@@ -251,15 +252,22 @@ def main() -> None:
                 console.print(f"{from_start} s since Python was started")
         table += rows(name, problem, runs[0])
         if given.rivals:
-            for rival, run in (
-                ("  pm.sample", sample(problem, None, given.first_seed, 0.0)),
-                ("  pm.sample_smc", by_evidences(problem, given.first_seed)),
-                *(
-                    (f"  NumPyro {kernel}", by_numpyro(kernel, problem, given.first_seed))
-                    for kernel in NUMPYRO_SAMPLERS
-                ),
-            ):
-                table += rows(rival, problem, run) if run is not None else []
+            ways: dict[str, Callable[[], Run | None]] = {
+                "pm.sample": partial(sample, problem, None, given.first_seed, 0.0),
+                "pm.sample_smc": partial(by_evidences, problem, given.first_seed),
+            }
+            for kernel in NUMPYRO_SAMPLERS:
+                ways[f"NumPyro {kernel}"] = partial(by_numpyro, kernel, problem, given.first_seed)
+            for rival, way in ways.items():
+                if (run := way()) is None:
+                    continue
+                shares = ", ".join(share_words(each) for each in run.found.values())
+                flagged = any(each.flags for each in run.found.values())
+                console.print(
+                    f"{name}, {rival}: {shares}{', flagged' if flagged else ''}; "
+                    f"{run.sampling:.1f} s"
+                )
+                table += rows(f"  {rival}", problem, run)
         verdicts = Counter(run.verdict(problem) for run in runs)
         counts.append(
             (
