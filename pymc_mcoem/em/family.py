@@ -61,6 +61,9 @@ class Family(ModelParameters, ModelObservations):
     latents : tuple of TensorVariable
         The continuous variables that jump with the class index. Default: every free variable
         of the model but `class_index`.
+    start_names : tuple of str
+        Values of a driver's argument ``start`` that `initialize` knows. If ``"exemplars"`` is among
+        them, `pymc_mcoem.choose_classes` starts with it. Default: ``("kmeans", "random")``.
     geometry : LatentGeometry
         Knowledge of the latents besides their density that makes Laplace's approximation better
         or cheaper: starting points, prior covariance, curvature. Default: none. Use
@@ -101,6 +104,7 @@ class Family(ModelParameters, ModelObservations):
 
     statistics: dict[str, TensorVariable]
     geometry: LatentGeometry = LatentGeometry()
+    start_names: tuple[str, ...] = ("kmeans", "random")
     #: Hand-written loops for the density, its derivatives and the statistics, if there are any.
     written_out: WrittenOut | None = None
 
@@ -307,8 +311,8 @@ class Family(ModelParameters, ModelObservations):
             The first observations of the stream, as given, in float64.
         rng : numpy.random.Generator
             Source of all randomness in the start.
-        start : {"kmeans", "random"}
-            The driver's argument `start`.
+        start : {"kmeans", "random", "exemplars"}
+            The driver's argument `start`, one of `start_names` if the family looks at it.
         """
         return self.declared_parameters()
 

@@ -129,9 +129,10 @@ def choose_classes(
     n_starts : int
         Number of starts of each candidate, at least two.
     n_start : int, optional
-        Number of first observations that set the starts: each is found by k-means (or ``start=``)
-        from one half of them, so that the first two starts have none in common. Default: 200, or
-        half of a shorter stream.
+        Number of first observations that set the starts: each is found from one half of them, so
+        that the first two starts have none in common. It is ``"exemplars"`` for template mixtures
+        unless `options` have another ``start=``, else ``"kmeans"``. Default: 200, or half of a
+        shorter stream.
     n_scored : int, optional
         Number of observations, the last ones, that are scored. Default: half of them.
     least_agreement : float from 0 to 1
@@ -252,6 +253,8 @@ def choose_classes(
             )
     entropy = seed_entropy(random_seed)
     words = entropy if isinstance(entropy, list) else [entropy]
+    if "exemplars" in first.start_names:
+        options.setdefault("start", "exemplars")
     bench = Bench(families, held, n_start, len(held) - n_scored, options)
     bench.driver(next(iter(families)), words, False)  # a wrong option is refused before the work
     keys = [(number, start) for number in families for start in range(n_starts)]

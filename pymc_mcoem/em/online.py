@@ -51,7 +51,7 @@ class OnlineEM(Driver[OnlineRun]):
     parameters : mapping of str to array_like, or xarray.Dataset, optional
         θ to start from. By default, the first `n_start` observations are held, set the start, and
         are then learned in order.
-    start : {"kmeans", "random"}
+    start : {"kmeans", "random", "exemplars"}
         How the family finds a start.
     n_start : int
         Number of first observations, which are held and set the start.
@@ -164,7 +164,7 @@ class OnlineEM(Driver[OnlineRun]):
         family: Family,
         *,
         parameters: Mapping[str, Any] | xr.Dataset | None = None,
-        start: Literal["kmeans", "random"] = "kmeans",
+        start: Literal["kmeans", "random", "exemplars"] = "kmeans",
         n_start: int = 50,
         step_size: Callable[[int], float] | None = None,
         update_schedule: Callable[[int], bool] | None = None,

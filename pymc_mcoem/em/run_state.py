@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-STARTS = ("kmeans", "random")
+STARTS = ("kmeans", "random", "exemplars")
 
 #: What to write for a schedule, in messages.
 SCHEDULES = {

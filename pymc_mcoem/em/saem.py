@@ -45,7 +45,7 @@ class SAEM(Driver[SAEMRun]):
         The model, its statistics and its M-step.
     parameters : mapping of str to array_like, or xarray.Dataset, optional
         θ to start from. By default, the first `n_start` observations set the start.
-    start : {"kmeans", "random"}
+    start : {"kmeans", "random", "exemplars"}
         How the family finds a start.
     n_start : int, optional
         Number of first observations, which set the start. Default: all, since they may be sorted; a
@@ -128,7 +128,7 @@ class SAEM(Driver[SAEMRun]):
         family: Family,
         *,
         parameters: Mapping[str, Any] | xr.Dataset | None = None,
-        start: Literal["kmeans", "random"] = "kmeans",
+        start: Literal["kmeans", "random", "exemplars"] = "kmeans",
         n_start: int | None = None,
         step_size: Callable[[int], float] | None = None,
         draws: int = 20,

@@ -20,6 +20,7 @@ __all__ = [
     "labeled_statistics",
     "mean_design",
     "n_free",
+    "own_templates",
     "random_start",
     "random_templates",
     "stack_encoded",
@@ -197,6 +198,51 @@ def kmeans_start(
         labels = kmeans_labels(*drawn, settings.n_classes, rng)
     else:
         labels = allowed_labels(*drawn, allowed, rng)
+    parameters, empty = _labeled_parameters(settings, priors, gram, values, mask, labels, design)
+    if empty.any():
+        # classes without a cluster would all be the prior mean, and stay equal forever
+        templates, mass = parameters["templates"], np.bincount(labels, minlength=len(empty))
+        middle = (mass / mass.sum() @ templates.reshape(len(mass), -1)).reshape(templates.shape[1:])
+        spreads = [0.1 * float(np.std(seen)) for seen in _by_channel(settings, values, mask)]
+        away = random_templates(gram, int(empty.sum()) * settings.n_channels, rng)
+        away = away.reshape(-1, *templates.shape[1:])
+        found = middle + np.array(spreads).reshape((*settings.channel_shape, 1)) * away
+        if settings.coefficients == "nonnegative":
+            found = np.maximum(found, 0.0)
+        parameters["templates"][empty] = found
+        if settings.noise == "class":
+            parameters["noise_variance"][empty] = parameters["noise_variance"][~empty].mean(axis=0)
+    return parameters
+
+
+def own_templates(
+    settings: TemplateSettings,
+    priors: TemplatePriors,
+    gram: np.ndarray,
+    values: np.ndarray,
+    mask: np.ndarray,
+    own_points: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the template of each observation that is alone in its class, one for each class."""
+    if own_points is None:
+        design = mean_design(settings)
+    else:
+        design = mean_design(settings, own_points.reshape(-1, 1)).reshape(*own_points.shape, -1)
+    labels = np.arange(len(values))
+    found, _ = _labeled_parameters(settings, priors, gram, values, mask, labels, design)
+    return found["templates"]
+
+
+def _labeled_parameters(
+    settings: TemplateSettings,
+    priors: TemplatePriors,
+    gram: np.ndarray,
+    values: np.ndarray,
+    mask: np.ndarray,
+    labels: np.ndarray,
+    design: np.ndarray,
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the M-step's parameters for labeled observations, and which classes are empty."""
     values = _without_offsets(settings, values, mask, labels)
     statistics = _labeled_by_channel(settings, values, mask, labels, design)
     mass = statistics["class_weight"]
@@ -214,21 +260,7 @@ def kmeans_start(
         precision=template_precision(settings, priors, gram),
         n_free=n_free(settings),
     )
-    empty = mass == 0
-    if empty.any():
-        # classes without a cluster would all be the prior mean, and stay equal forever
-        templates = parameters["templates"]
-        middle = (mass @ templates.reshape(len(mass), -1)).reshape(templates.shape[1:])
-        spreads = [0.1 * float(np.std(seen)) for seen in _by_channel(settings, values, mask)]
-        away = random_templates(gram, int(empty.sum()) * settings.n_channels, rng)
-        away = away.reshape(-1, *templates.shape[1:])
-        found = middle + np.array(spreads).reshape((*settings.channel_shape, 1)) * away
-        if settings.coefficients == "nonnegative":
-            found = np.maximum(found, 0.0)
-        parameters["templates"][empty] = found
-        if settings.noise == "class":
-            parameters["noise_variance"][empty] = parameters["noise_variance"][~empty].mean(axis=0)
-    return parameters
+    return parameters, mass == 0
 
 
 def _without_offsets(

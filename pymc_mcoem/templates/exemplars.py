@@ -1,0 +1,151 @@
+"""Start from observations that explain the others, by the evidence of the model itself.
+
+k-means compares observations as they are: curves of one kind whose peaks come at different times
+are far apart. Here each of some observations, the exemplars, is made a template, and Laplace's
+evidence says how well its warps explain every other observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
+from pymc_mcoem.templates.starts import own_templates, stack_encoded
+
+if TYPE_CHECKING:
+    from pymc_mcoem.templates.family import TemplateFamily
+
+__all__ = ["best_templates", "exemplar_evidence", "exemplar_start", "n_exemplars"]
+
+#: Exemplars for each class, and beyond that.
+_FOR_EACH, _MORE = 4, 6
+
+#: Share of evidences below which all count the same, so that no odd observation decides.
+_ODD = 0.05
+
+
+def n_exemplars(n_classes: int, n_observations: int) -> int:
+    """Return how many of the observations are made templates."""
+    return min(n_observations, _FOR_EACH * n_classes + _MORE)
+
+
+def exemplar_start(
+    mixture: TemplateFamily,
+    encoded: Sequence[Mapping[str, np.ndarray]],
+    clustered: Mapping[str, np.ndarray],
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Return parameters whose templates are those that explain the observations best.
+
+    They are chosen among exemplars and the templates of a start by k-means.
+
+    Parameters
+    ----------
+    mixture : TemplateFamily
+        The mixture to start, of C classes.
+    encoded : list of mapping
+        The first observations.
+    clustered : mapping of str to ndarray
+        Parameters found by k-means. They give all but templates and weights.
+    rng : numpy.random.Generator
+    """
+    n_classes = len(clustered["weights"])
+    if n_classes == 1:
+        return dict(clustered)
+    chosen = rng.choice(len(encoded), n_exemplars(n_classes, len(encoded)), replace=False)
+    many = mixture.with_classes(len(chosen))
+    rows = stack_encoded([encoded[i] for i in chosen])
+    points = None
+    if many.settings.own_points is not None:
+        points = np.stack([encoded[i]["own_points"] for i in chosen])
+    own = own_templates(many.settings, many.priors, many.gram, *rows, points)
+    templates = np.concatenate([clustered["templates"], own])
+    evidence = exemplar_evidence(mixture, encoded, clustered, templates, rng)
+    # of itself an exemplar knows the noise too
+    evidence[chosen, n_classes + np.arange(len(chosen))] = -np.inf
+    best = best_templates(evidence, n_classes)
+    sizes = np.bincount(evidence[:, best].argmax(axis=1), minlength=n_classes)
+    return {
+        **clustered,
+        "templates": templates[best],
+        "weights": (1.0 + sizes) / (n_classes + sizes.sum()),
+    }
+
+
+def exemplar_evidence(
+    mixture: TemplateFamily,
+    encoded: Sequence[Mapping[str, np.ndarray]],
+    parameters: Mapping[str, np.ndarray],
+    templates: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return Laplace's log-evidence of each observation under each of n templates, ``(…, n)``.
+
+    Noise and deformations are those of `parameters`, averaged over classes where these differ.
+    """
+    n = len(templates)
+    many = mixture.with_classes(n)
+    theta = many.declared_parameters() | {"templates": templates}
+    for name, value in theta.items():
+        if name in ("weights", "templates"):
+            continue
+        given = parameters[name]
+        if np.shape(given) != np.shape(value):  # an axis of classes
+            given = np.repeat(np.mean(given, axis=0, keepdims=True), n, axis=0)
+        theta[name] = given
+    e_step = LaplaceGaussian(search=Laplace(race=None)).compile(many)
+    found = np.stack(
+        [e_step.approximation({**data, **theta}, rng).log_evidence for data in encoded]
+    )
+    return np.where(np.isnan(found), -np.inf, found)
+
+
+def best_templates(evidence: np.ndarray, n_classes: int) -> list[int]:
+    """Return which columns of evidence ``(n_observations, n)`` explain the observations best.
+
+    The sum over observations of the largest log-evidence is maximized by adding one after another,
+    and then by exchanges, as for medoids. The first `n_classes` columns are tried as well.
+
+    Examples
+    --------
+    >>> evidence = np.array([[-9.0, -9.0, 0.0, -5.0], [-9.0, -8.0, -1.0, 0.0]])
+    >>> best_templates(evidence, 2)
+    [2, 3]
+    """
+    known = evidence[np.isfinite(evidence)]
+    least = np.quantile(known, _ODD) if known.size else 0.0
+    values = np.maximum(evidence, least)
+    places = range(values.shape[1])
+
+    def total(columns: list[int]) -> float:
+        return float(values[:, columns].max(axis=1).sum())
+
+    added: list[int] = []
+    for _ in range(n_classes):
+        left = [place for place in places if place not in added]
+        added.append(max(left, key=lambda place: total([*added, place])))
+    return max(
+        (_exchanged(each, places, total) for each in (added, [*range(n_classes)])), key=total
+    )
+
+
+def _exchanged(
+    columns: list[int], places: Sequence[int], total: Callable[[list[int]], float]
+) -> list[int]:
+    """Return columns after exchanges for others, as long as one makes the total larger."""
+    best, gains = columns, True
+    while gains:
+        ways = [
+            [place if at == out else own for at, own in enumerate(best)]
+            for out in range(len(best))
+            for place in places
+            if place not in best
+        ]
+        following = max(ways, key=total, default=best)
+        gains = total(following) > total(best) + 1e-9
+        best = following if gains else best
+    return best
