@@ -8,16 +8,13 @@ evidence says how well its warps explain every other observation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
 from pymc_mcoem.templates.starts import own_templates, stack_encoded
-
-if TYPE_CHECKING:
-    from pymc_mcoem.templates.family import TemplateFamily
 
 __all__ = ["best_templates", "exemplar_evidence", "exemplar_start", "n_exemplars"]
 
@@ -34,7 +31,7 @@ def n_exemplars(n_classes: int, n_observations: int) -> int:
 
 
 def exemplar_start(
-    mixture: TemplateFamily,
+    mixture: Any,
     encoded: Sequence[Mapping[str, np.ndarray]],
     clustered: Mapping[str, np.ndarray],
     rng: np.random.Generator,
@@ -45,7 +42,7 @@ def exemplar_start(
 
     Parameters
     ----------
-    mixture : TemplateFamily
+    mixture : TemplateMixture
         The mixture to start, of C classes.
     encoded : list of mapping
         The first observations.
@@ -77,7 +74,7 @@ def exemplar_start(
 
 
 def exemplar_evidence(
-    mixture: TemplateFamily,
+    mixture: Any,
     encoded: Sequence[Mapping[str, np.ndarray]],
     parameters: Mapping[str, np.ndarray],
     templates: np.ndarray,

@@ -40,6 +40,27 @@ def test_the_number_of_kinds_is_named(kinds, rng):
     assert str(found).startswith(f"{kinds} class")
 
 
+@pytest.mark.parametrize(
+    ("options", "known", "expected"),
+    [
+        ({}, ("kmeans", "random", "exemplars"), "exemplars"),
+        ({"start": "kmeans"}, ("kmeans", "random", "exemplars"), "kmeans"),
+        ({}, ("kmeans", "random"), "kmeans"),
+    ],
+)
+def test_families_that_know_exemplars_start_with_them(options, known, expected, monkeypatch, rng):
+    used, initialize = [], EvidentMixture.initialize
+
+    def spied(self, observations, rng, start):
+        used.append(start)
+        return initialize(self, observations, rng, "kmeans")
+
+    monkeypatch.setattr(EvidentMixture, "initialize", spied)
+    monkeypatch.setattr(EvidentMixture, "start_names", known)
+    choose_classes(EvidentMixture, values_of(rng, 2, 20), [1, 2], **OPTIONS, **options)
+    assert set(used) == {expected}
+
+
 def test_evidence_alone_would_name_more(rng):
     """What is no mixture of normals is predicted better by several, but they are no kinds."""
     values = rng.uniform(-3, 3, size=400)

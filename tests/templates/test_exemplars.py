@@ -1,0 +1,190 @@
+"""Starts from exemplars: the choice of templates, and what mixtures of every kind get."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
+from pymc_mcoem.templates.exemplars import best_templates, exemplar_evidence, n_exemplars
+
+
+@pytest.fixture(scope="module")
+def curves():
+    """Curves of three kinds, one to three bumps, whose clocks differ much."""
+    return mcoem.datasets.simulate_curves(60, 3, deformation_variance=0.08, random_seed=3)
+
+
+def make(curves, n_classes=3, **options):
+    return mcoem.TemplateMixture.for_curves(
+        curves.point.values, n_classes, scale=None, coefficients="real", **options
+    )
+
+
+def classes_of(mixture, parameters, observations):
+    """Return the most probable class of each observation."""
+    e_step, rng = LaplaceGaussian().compile(mixture), np.random.default_rng(1)
+    found = [
+        e_step(mixture.encode(each), parameters, rng, {}, draws=1, tune=0) for each in observations
+    ]
+    return np.array([each.statistics["class_weight"].argmax() for each in found])
+
+
+def test_the_best_templates_of_few_are_those_of_enumeration(rng):
+    """Give every third observation to a column that is far better than all others."""
+    for _ in range(20):
+        evidence = rng.normal(size=(12, 7)) - 5.0
+        own = rng.choice(7, 3, replace=False)
+        for j, column in enumerate(own):
+            evidence[j::3, column] += 10.0
+        totals = {
+            columns: evidence[:, columns].max(axis=1).sum() for columns in combinations(range(7), 3)
+        }
+        assert sorted(best_templates(evidence, 3)) == sorted(own)
+        assert max(totals, key=totals.get) == tuple(sorted(own))
+
+
+def test_no_exchange_of_one_template_is_better(rng):
+    for _ in range(20):
+        evidence = rng.normal(size=(15, 8))
+        found = best_templates(evidence, 3)
+        values = np.maximum(evidence, np.quantile(evidence, 0.05))
+        total = values[:, found].max(axis=1).sum()
+        assert len(set(found)) == 3
+        assert total >= values[:, :3].max(axis=1).sum()
+        for out in range(3):
+            for other in set(range(8)) - set(found):
+                columns = [*found[:out], other, *found[out + 1 :]]
+                assert values[:, columns].max(axis=1).sum() <= total + 1e-9
+
+
+def test_an_odd_observation_does_not_decide():
+    """Let one that only the last column explains be a thousand nats from all others."""
+    evidence = np.full((40, 3), -20.0)
+    evidence[:20, 0] = evidence[20:39, 1] = 0.0
+    evidence[39], evidence[39, 2] = -1_000.0, 0.0
+    assert sorted(best_templates(evidence, 2)) == [0, 1]
+    # nor does one that nothing explains, or that nothing is known of
+    evidence[38] = -np.inf
+    assert sorted(best_templates(evidence, 2)) == [0, 1]
+    assert len(best_templates(np.full((5, 3), -np.inf), 2)) == 2
+
+
+def test_curves_of_one_kind_are_found_whatever_their_clocks(curves, rng):
+    mixture, observations = make(curves), list(curves.curves.values)
+    rand = {}
+    for start in ("kmeans", "exemplars"):
+        theta = mixture.initialize(observations, np.random.default_rng(1), start)
+        assert set(theta) == set(mixture.parameter_names)
+        mixture.check_parameters(theta)
+        named = classes_of(mixture, theta, observations)
+        rand[start] = adjusted_rand_score(curves.class_index.values, named)
+    assert rand["exemplars"] > 0.85
+    assert rand["kmeans"] < 0.7
+
+
+def test_the_evidence_is_that_of_a_class_alone(curves):
+    """Compare with a mixture of one class whose template it is."""
+    mixture, observations = make(curves), curves.curves.values[:4]
+    theta = mixture.initialize(list(curves.curves.values), np.random.default_rng(1), "kmeans")
+    encoded = [mixture.encode(each) for each in observations]
+    found = exemplar_evidence(mixture, encoded, theta, theta["templates"], np.random.default_rng(2))
+    single = make(curves, 1)
+    for j in range(3):
+        alone = single.declared_parameters() | {
+            "templates": theta["templates"][[j]],
+            "noise_variance": theta["noise_variance"],
+            "deformation_variance": theta["deformation_variance"][[j]],
+        }
+        e_step = LaplaceGaussian().compile(single)
+        expected = [
+            e_step(data, alone, np.random.default_rng(3), {}, draws=1, tune=0).log_evidence
+            for data in encoded
+        ]
+        # the classes of the others have a third of the weight each
+        np.testing.assert_allclose(found[:, j] + np.log(3), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"noise": "class"},
+        {"covariance": "full"},
+        {"covariance": "diagonal"},
+        {"offset": 1.0},
+        {"own_points": 40},
+        {"channels": 2},
+    ],
+    ids=lambda options: "=".join(map(str, *options.items())),
+)
+def test_mixtures_of_every_kind_start(curves, options, rng):
+    values = curves.curves.values[:20].copy()
+    if "channels" in options:
+        values = np.stack([values, 2.0 - values], axis=-1)
+    else:
+        values[3, 5:9] = np.nan  # missing
+    mixture = make(curves, 2, **options)
+    if "own_points" in options:
+        points = curves.point.values
+        chosen = [np.sort(rng.choice(50, rng.integers(20, 41), replace=False)) for _ in values]
+        observations = [
+            (points[at], np.nan_to_num(row[at])) for at, row in zip(chosen, values, strict=True)
+        ]
+    else:
+        observations = list(values)
+    theta = mixture.initialize(observations, np.random.default_rng(1), "exemplars")
+    mixture.check_parameters(theta)
+    np.testing.assert_allclose(theta["weights"].sum(), 1.0)
+    assert not np.allclose(theta["templates"][0], theta["templates"][1])
+
+
+def test_one_class_and_known_labels_start_by_k_means(curves):
+    observations = list(curves.curves.values[:20])
+    one = make(curves, 1)
+    allowed = np.ones((20, 3), dtype=bool)
+    allowed[:10] = curves.class_index.values[:10, None] == np.arange(3)
+    for mixture, given in ((one, None), (make(curves), allowed)):
+        start = partial(mixture.initialize_labeled, observations)
+        found = start(np.random.default_rng(1), "exemplars", given)
+        expected = start(np.random.default_rng(1), "kmeans", given)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)
+
+
+def test_the_number_of_exemplars_grows_with_the_classes():
+    assert [n_exemplars(c, 100) for c in (2, 6, 50)] == [14, 30, 100]
+
+
+def test_a_run_says_how_it_started_and_repeats(curves, tmp_path):
+    mixture = make(curves)
+    runs = [
+        mcoem.OnlineEM(
+            mixture,
+            start="exemplars",
+            n_start=30,
+            e_step=mcoem.esteps.FixedLatents(),
+            random_seed=5,
+            progressbar=False,
+        ).partial_fit(curves.curves.values[:40])
+        for _ in range(2)
+    ]
+    runs[0].save(tmp_path / "run.nc")
+    loaded = mcoem.OnlineEM.load(tmp_path / "run.nc", mixture)
+    assert loaded.run.settings.start == "exemplars"
+    for other in (runs[1], loaded):
+        np.testing.assert_array_equal(
+            runs[0].parameters["templates"].values, other.parameters["templates"].values
+        )
+
+
+def test_a_start_that_is_unknown_is_refused(curves):
+    mixture = make(curves)
+    with pytest.raises(ValueError, match=r"start is 'medoids'; give one of \('kmeans', 'random'"):
+        mixture.initialize(list(curves.curves.values[:5]), np.random.default_rng(1), "medoids")
+    with pytest.raises(ValueError, match="start: got 'medoids'"):
+        mcoem.OnlineEM(mixture, start="medoids")
