@@ -13,13 +13,13 @@ from .classification.error_rate import live_error_rate as live_error_rate
 from .classification.estimator import TemplateClustering as TemplateClustering
 from .classification.labels import majority_labels as majority_labels
 from .classification.prequential import predict_then_learn as predict_then_learn
-from .diagnostics.drift import DriftAlarm as DriftAlarm
 from .diagnostics.latents import class_latents as class_latents
 from .diagnostics.model_comparison import bayes_factors as bayes_factors
 from .diagnostics.summary import class_index_summary as class_index_summary
 from .diagnostics.visits import class_draws as class_draws
 from .em.burst_chains import sample_burst as sample_burst
 from .em.competition import compete as compete
+from .em.drift import DriftAlarm as DriftAlarm
 from .em.family import Family as Family
 from .em.merging import merge_runs as merge_runs
 from .em.number_of_classes import choose_classes as choose_classes

@@ -26,6 +26,7 @@ from pymc_mcoem.validation import require_whole
 if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.online_run import OnlineRun
     from pymc_mcoem.em.run_state import ObservationRecord, OnlineState, StepReport
     from pymc_mcoem.labeling import Arrays
 
@@ -86,7 +87,9 @@ def predict_then_learn(
         What `live_error_rate` returns for the observations that were classified, and the labels
         ``predicted`` and ``actual``; ``seconds`` spent on learning in this call until the
         observation was classified, by all drivers together; ``classified``, false where there were
-        no parameters and the most frequent label was predicted.
+        no parameters and the most frequent label was predicted; ``log_evidence`` under the
+        parameters before it was learned, of the driver that learned it: NaN where the E-step has
+        none and where the observation is still held.
 
     Raises
     ------
@@ -117,7 +120,8 @@ def predict_then_learn(
     with no label before it is not in the result.
 
     Everything is compiled once, before it is needed, so that ``seconds`` contain no compilation.
-    A run learns bitwise the same as with `OnlineEM.partial_fit`.
+    A run learns bitwise the same as with `OnlineEM.partial_fit`, and warns as it does when the
+    evidence of what it learns falls; the warning counts the observations of that run alone.
 
     References
     ----------
@@ -159,6 +163,8 @@ def predict_then_learn(
     counts = {label: n for label, n in classes.seen_before() if n}
     prepared: set[int] = set()
     rows: list[tuple[int, Hashable, Hashable, float, bool]] = []
+    waiting = {id(each): _Waiting(each.run) for each in classes.learners}
+    evidence: dict[int, float] = {}
     seconds, number, ends = 0.0, 0, False
     with (
         deferred("observations") as interrupts,
@@ -193,10 +199,15 @@ def predict_then_learn(
                 prepared.add(id(learner))
             if is_due and guess is not None:
                 rows.append((number, guess, label, seconds, is_classified))
+            held_by = waiting[id(learner)]
+            held_by.add(number, label)
             ends, begun = False, perf_counter()
             try:
                 for report in classes.learn(observation, label, index):
                     seconds += perf_counter() - begun
+                    for (learned, name), record in held_by.take(report.observations):
+                        evidence[learned] = record.log_evidence
+                        classes.learned(name, record)
                     ends = learner.tell(report)
                     begun = perf_counter()
                     if ends:
@@ -205,6 +216,7 @@ def predict_then_learn(
                 error.add_note(f"It came up at observation {index} of this stream, counted from 0.")
                 raise
             seconds += perf_counter() - begun
+            held_by.drop_skipped()
             if data is not None:
                 counts[label] = counts.get(label, 0) + 1
             progress.advance()
@@ -229,6 +241,7 @@ def predict_then_learn(
         "predicted": both[: len(rows)],
         "actual": both[len(rows) :],
         "classified": np.array(known),
+        "log_evidence": np.array([evidence.get(each, np.nan) for each in positions]),
     }
     rate = live_error_rate(columns["predicted"], columns["actual"], window=window, seconds=times)
     rate = rate.assign({name: ("observation", values) for name, values in columns.items()})
@@ -288,6 +301,9 @@ class _LabelMixtures:
         run.accept(observation, index)
         yield from run.learn()
 
+    def learned(self, label: Hashable, record: ObservationRecord) -> None:
+        """Do nothing: the classes have the label of their run."""
+
 
 class _NamedClasses:
     """One run, whose classes are named by the labels of the observations in them."""
@@ -302,11 +318,6 @@ class _NamedClasses:
         self.family: Family = learner.family
         #: Weight of each label in each class.
         self._weights: dict[Hashable, np.ndarray] = {}
-        #: Labels of the observations that are held, by position, in the order in which they are
-        #: learned. Labels of observations from before this call are not known.
-        self._held: dict[int, Hashable] = {
-            item.position: None for item in learner.run.state.pending
-        }
 
     def seen_before(self) -> list[tuple[Hashable, int]]:
         """Return nothing: labels of observations before this call are not known."""
@@ -334,27 +345,45 @@ class _NamedClasses:
         ]
 
     def learn(self, observation: Any, label: Hashable, index: int) -> Iterator[Step]:
-        """Let the run learn, and add the class weights of learned observations to their labels."""
+        """Let the run learn, yielding after each step."""
         run = self.learners[0].run
-        self._held[run.state.position] = label
         run.accept(observation, index)
-        for report in run.learn():
-            self._add(report.observations)
-            yield report
-        self._drop_skipped()
+        yield from run.learn()
 
-    def _drop_skipped(self) -> None:
-        """Forget the labels of observations that were held and will not be learned."""
-        skipped = self.learners[0].run.history.skipped
+    def learned(self, label: Hashable, record: ObservationRecord) -> None:
+        """Add the class weights of a learned observation to its label."""
+        self._weights[label] = self._weights.get(label, 0.0) + record.class_weight
+
+
+class _Waiting:
+    """Numbers in this stream and labels of what a run holds, in the order in which it learns."""
+
+    def __init__(self, run: OnlineRun) -> None:
+        self._run = run
+        # those of observations from before this call are not known
+        self._held: dict[int, tuple[int, Hashable] | None] = {
+            item.position: None for item in run.state.pending
+        }
+
+    def add(self, number: int, label: Hashable) -> None:
+        """Add the observation that the run accepts next."""
+        self._held[self._run.state.position] = number, label
+
+    def take(
+        self, records: Sequence[ObservationRecord]
+    ) -> Iterator[tuple[tuple[int, Hashable], ObservationRecord]]:
+        """Yield number and label of observations that were learned, with their records."""
+        self.drop_skipped()
+        for record in records:
+            known = self._held.pop(next(iter(self._held)))
+            if known is not None:
+                yield known, record
+
+    def drop_skipped(self) -> None:
+        """Forget what was held and will not be learned, before the run's history forgets it."""
+        skipped = self._run.history.skipped
         for position in [each for each in self._held if each in skipped]:
             del self._held[position]
-
-    def _add(self, records: Sequence[ObservationRecord]) -> None:
-        self._drop_skipped()
-        for record in records:
-            label = self._held.pop(next(iter(self._held)))
-            if label is not None:
-                self._weights[label] = self._weights.get(label, 0.0) + record.class_weight
 
 
 def _require_alike(learners: Mapping[Hashable, Any]) -> TemplateMixture:

@@ -11,7 +11,7 @@ import xarray as xr
 from pymc_mcoem.em.family import CLASS_WEIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pymc_mcoem.em.family import Family
     from pymc_mcoem.em.run_state import RunState, StepReport
@@ -206,6 +206,13 @@ class History:
         parameters = self._raveled(state.parameters or {})
         row = np.concatenate([parameters, [state.n_learned], step, mean, counts])
         self.path.append(state.n_steps, row)
+
+    def evidence_before(self, number: int) -> Iterator[tuple[int, float]]:
+        """Yield the numbers and the log-evidence of kept observations before `number`."""
+        rows = self.observations.rows(number - 1)
+        if len(rows.indices):
+            evidence = rows.values[:, SCALARS.index("log_evidence")]
+            yield from zip(rows.indices.tolist(), evidence.tolist(), strict=True)
 
     def to_datatree(self, state: RunState, attributes: Mapping[str, Any]) -> xr.DataTree:
         """Return the history up to `state`, with labels."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import xarray as xr
 
 from pymc_mcoem.compiling.messages import telling
-from pymc_mcoem.em.callbacks import Callback, check_callbacks
+from pymc_mcoem.em.callbacks import Callback, Update, check_callbacks
 from pymc_mcoem.em.checks import check_family
+from pymc_mcoem.em.drift import DriftAlarm
 from pymc_mcoem.em.driver import Driver
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.labels import labels_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.em.esteps.base import EStep
     from pymc_mcoem.em.family import Family
+    from pymc_mcoem.em.run_state import OnlineState, StepReport
     from pymc_mcoem.runs.failed_records import OnError
     from pymc_mcoem.runs.workers import Workers
 
@@ -102,7 +104,8 @@ class OnlineEM(Driver[OnlineRun]):
         with an `Update`: the driver, and the records of the step's observations. If one raises
         StopIteration, the call ends after that step as it does after the last observation. Any
         other exception is raised, and nothing that was learned is lost. `LivePlot` draws the
-        templates. Not saved with a run, nor copied with a driver.
+        templates. A `DriftAlarm` replaces the one that each run has and that warns when the
+        evidence of observations falls. Not saved with a run, nor copied with a driver.
     progressbar : bool
         Whether calls with more than one observation show a progress bar.
     keep : int, optional
@@ -201,6 +204,7 @@ class OnlineEM(Driver[OnlineRun]):
         self.family = family
         self.progressbar = progressbar
         self.callbacks = check_callbacks(callbacks)
+        self._alarm = DriftAlarm.unasked(n_start)
         self.run = OnlineRun(family, settings, random_seed, executor)
         if parameters is not None:
             self.run.begin(family.check_parameters(parameters))
@@ -398,6 +402,12 @@ class OnlineEM(Driver[OnlineRun]):
         if not (n_new or skip or ends):
             raise ValueError("observations: got none; pass at least one observation.")
         return self
+
+    def tell(self, report: StepReport[OnlineState]) -> bool:
+        """Call the callbacks after a step, and the run's own alarm if there is none among them."""
+        if not any(isinstance(callback, DriftAlarm) for callback in self.callbacks):
+            self._alarm(Update(self, report.observations))
+        return super().tell(report)
 
     @property
     def parameters(self) -> xr.Dataset:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.diagnostics.drift import _threshold, mean_run_length
+from pymc_mcoem.em.drift import _threshold, mean_run_length
 from tests.helpers.toy_families import EvidentMixture, NormalMixture, mixture_stream
 
 #: Scores of each kind, and one alarm in so many of them.
@@ -184,7 +184,7 @@ def test_along_predict_then_learn(rng):
         progressbar=False,
         callbacks=[alarm, lambda update: learned.append(update.driver.n_seen)],
     )
-    mcoem.predict_then_learn(
+    rate = mcoem.predict_then_learn(
         em,
         values,
         np.where(values < 0, "low", "high"),
@@ -198,6 +198,10 @@ def test_along_predict_then_learn(rng):
     by_hand = mcoem.DriftAlarm()
     run_over(values, by_hand)
     assert by_hand.alarms == alarm.alarms
+    # the evidence of each, also of those that were held for the start
+    assert rate["observation"].values.tolist() == list(range(2, 501))
+    learned_evidence = em.history["observations"]["log_evidence"].values
+    np.testing.assert_array_equal(rate["log_evidence"], learned_evidence[1:])
 
 
 def test_evidence_that_is_not_known_is_told_once(caplog, rng):
@@ -245,3 +249,134 @@ def test_memory_is_bounded_and_a_copy_goes_on_alike(rng):
 def test_arguments_out_of_range_are_named(name, value):
     with pytest.raises(ValueError, match=f"^{name}: got"):
         mcoem.DriftAlarm(**{name: value})
+
+
+def falls(caplog):
+    return [record.message for record in caplog.records if "has fallen" in record.message]
+
+
+def falling_stream(rng):
+    return np.concatenate([mixture_stream(rng, 700), mixture_stream(rng, 140) + 6.0])
+
+
+def test_a_run_that_was_given_no_alarm_warns_once_and_says_what_to_do(rng, caplog):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    values = falling_stream(rng)
+    run_over(values[:700])
+    assert not falls(caplog)
+    run_over(values)
+    (told,) = falls(caplog)
+    assert 700 < int(told.split()[1].rstrip(":")) < 760
+    for words in ("StepSize(floor=0.05)", "docs/streams.md", "100,000", "callbacks=[DriftAlarm"):
+        assert words in told.replace("1e+05", "100,000")
+
+
+def test_an_alarm_that_was_given_takes_its_place(rng, caplog):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    values = falling_stream(rng)
+    run_over(values, mcoem.DriftAlarm(warm_up=10**15))
+    assert not falls(caplog)
+    run_over(values, mcoem.DriftAlarm(false_alarm_rate=1e-6))
+    (told,) = falls(caplog)
+    assert "1e+06 observations" in told
+
+
+@pytest.mark.parametrize("end", [400, 702])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_run_that_was_loaded_warns_as_if_it_had_not_been(given, end, rng, caplog, tmp_path):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    values = falling_stream(rng)
+    alarms = [mcoem.DriftAlarm(), mcoem.DriftAlarm()] if given else [None, None]
+    callbacks = [[alarm] if given else [] for alarm in alarms]
+    run_over(values, *callbacks[0])
+    whole = falls(caplog)
+    caplog.clear()
+    run_over(values[:end]).save(tmp_path / "run.nc")
+    loaded = mcoem.OnlineEM.load(
+        tmp_path / "run.nc", EvidentMixture(), callbacks=callbacks[1], progressbar=False
+    )
+    loaded.partial_fit(values, skip=loaded.position)
+    assert falls(caplog) == whole
+    assert len(whole) == 1
+    if given:
+        assert alarms[0].alarms == alarms[1].alarms
+        assert alarms[0]._recent == alarms[1]._recent
+
+
+def test_what_was_told_before_a_run_was_saved_is_not_told_again(rng, caplog, tmp_path):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    values = falling_stream(rng)
+    run_over(values[:800]).save(tmp_path / "run.nc")
+    assert len(falls(caplog)) == 1
+    caplog.clear()
+    alarm = mcoem.DriftAlarm()
+    loaded = mcoem.OnlineEM.load(
+        tmp_path / "run.nc", EvidentMixture(), callbacks=[alarm], progressbar=False
+    )
+    loaded.partial_fit(values, skip=loaded.position)
+    assert not falls(caplog)
+    assert 700 < alarm.alarms[-1].at < 760
+
+
+def test_a_long_history_that_is_thinned_fills_the_window(rng, caplog, tmp_path):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    values = falling_stream(rng)
+    run_over(values[:700], thin=4).save(tmp_path / "run.nc")
+    loaded = mcoem.OnlineEM.load(tmp_path / "run.nc", EvidentMixture(), progressbar=False)
+    loaded.partial_fit(values, skip=loaded.position)
+    (told,) = falls(caplog)
+    assert 700 < int(told.split()[1].rstrip(":")) < 760
+
+
+def test_a_run_without_evidence_is_not_warned_of(rng, caplog):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    settings = {"e_step": mcoem.esteps.Exact(), "random_seed": 1, "progressbar": False}
+    mcoem.OnlineEM(NormalMixture(), **settings).partial_fit(mixture_stream(rng, 300))
+    assert not [record for record in caplog.records if "evidence" in record.message]
+
+
+def test_false_alarms_of_runs_that_were_given_none_are_rare():
+    alarm = mcoem.DriftAlarm.unasked(50)
+    assert mean_run_length(alarm.threshold, alarm.fall / 2) == pytest.approx(1e5, rel=1e-3)
+    # observations of the start are not compared with
+    assert [mcoem.DriftAlarm.unasked(n).warm_up for n in (50, 400)] == [100, 400]
+
+
+@pytest.mark.parametrize("n_start", [20, 400])
+def test_no_run_of_a_stream_that_rests_is_warned_of(n_start, rng, caplog):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    for seed in range(6):
+        em = mcoem.OnlineEM(
+            EvidentMixture(),
+            e_step=mcoem.esteps.Exact(),
+            n_start=n_start,
+            random_seed=seed,
+            progressbar=False,
+        )
+        em.partial_fit(mixture_stream(rng, 1_000))
+    # 0.06 are due
+    assert len(falls(caplog)) <= 1
+
+
+def test_labels_along_predict_then_learn_have_an_alarm_each(rng, caplog):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    mixture = mcoem.TemplateMixture.for_images((3, 3), n_classes=1, n_landmarks=2)
+    learners = {
+        name: mcoem.OnlineEM(
+            mixture, e_step=mcoem.esteps.LaplaceGaussian(), n_start=4, random_seed=1
+        )
+        for name in ("dark", "bright")
+    }
+    labels = np.array(["dark", "bright"])[np.arange(500) % 2]
+    images = np.where(labels == "dark", 0.1, 0.9)[:, None, None] * np.ones((3, 3))
+    images = images + 0.1 * rng.standard_normal(images.shape)
+    images[np.arange(500) >= 400] += np.where(labels == "dark", 1.0, 0.0)[400:, None, None]
+    rate = mcoem.predict_then_learn(
+        learners, images, labels, e_step=mcoem.esteps.LaplaceGaussian(), progressbar=False
+    )
+    (told,) = falls(caplog)
+    assert 200 < int(told.split()[1].rstrip(":")) < 230
+    for name, learner in learners.items():
+        found = rate["log_evidence"].values[rate["actual"].values == name]
+        expected = learner.history["observations"]["log_evidence"].values
+        np.testing.assert_array_equal(found, expected[-len(found) :])
