@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +57,10 @@ def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> Online
     Raises
     ------
     TypeError
-        If one is not an `OnlineEM`.
+        If they are not a list or a mapping, or one is not an `OnlineEM`.
     ValueError
-        If there is none, one is given twice or has learned nothing, or families or settings
-        differ; the message names the run and what differs.
+        If there is none, one is given twice (also as a copy, or loaded twice) or has learned
+        nothing, or families or settings differ; the message names the run and what differs.
 
     See Also
     --------
@@ -93,6 +94,11 @@ def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> Online
     >>> merged.partial_fit(images[:5]).n_seen
     85
     """
+    if not isinstance(runs, Iterable):
+        raise TypeError(
+            f"runs: got {runs!r}; give a list of OnlineEM, or a mapping of name to OnlineEM, as "
+            "merge_runs([monday, tuesday])."
+        )
     named: dict[Hashable, OnlineEM] = dict(
         runs.items() if isinstance(runs, Mapping) else enumerate(runs)
     )
@@ -211,6 +217,23 @@ def _match(family: Family, state: OnlineState, other: OnlineState) -> _Match:
     return _Match(np.asarray(order), np.where(doubtful, nearest, -1))
 
 
+def _are_one(run: OnlineEM, other: OnlineEM) -> bool:
+    """Return whether two drivers are one run, perhaps copied or loaded from the same file."""
+    ours, theirs = run.run.state, other.run.state
+    if run is other:
+        return True
+    if (run.run.random_seed, ours.position) != (other.run.random_seed, theirs.position):
+        return False
+    return all(
+        one.keys() == another.keys()
+        and all(np.array_equal(one[name], another[name], equal_nan=True) for name in one)
+        for one, another in (
+            (ours.parameters or {}, theirs.parameters or {}),
+            (ours.statistics or {}, theirs.statistics or {}),
+        )
+    )
+
+
 def _require_alike(runs: Mapping[Hashable, Any]) -> None:
     """Refuse runs that cannot be merged."""
     if not runs:
@@ -222,8 +245,12 @@ def _require_alike(runs: Mapping[Hashable, Any]) -> None:
             raise ValueError(
                 f"runs: run {name!r} has learned nothing; leave it out, or let it learn first."
             )
-    if len({id(run) for run in runs.values()}) < len(runs):
-        raise ValueError("runs: one is given twice; its observations would count twice.")
+    for (name, run), (other_name, other_run) in itertools.combinations(runs.items(), 2):
+        if _are_one(run, other_run):
+            raise ValueError(
+                f"runs: run {name!r} and run {other_name!r} are the same run, given twice; leave "
+                "one out, since its observations would count twice."
+            )
     names = list(runs)
     first: OnlineEM = runs[names[0]]
     settings = json.loads(encode_settings(first.run.settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 
 import numpy as np
@@ -238,7 +239,8 @@ def test_what_cannot_be_merged_is_refused_by_name(rng):
     other = far_run(values, step_size=StepSize())
     for wrong, message in (
         ([], "runs: got none"),
-        ([run, run], "given twice"),
+        ([run, run], "run 0 and run 1 are the same run, given twice"),
+        ({"a": run, "b": copy.deepcopy(run)}, "run 'a' and run 'b' are the same run, given twice"),
         ([run, mcoem.OnlineEM(NormalMixture(), **RUNNING)], "run 1 has learned nothing"),
         ([run, other], r"run 1 differs from run 0 in \['step_size'"),
         (
@@ -248,9 +250,23 @@ def test_what_cannot_be_merged_is_refused_by_name(rng):
     ):
         with pytest.raises(ValueError, match=message):
             mcoem.merge_runs(wrong)
+    for wrong in (None, run):
+        with pytest.raises(TypeError, match=r"^runs: got .*; give a list of OnlineEM"):
+            mcoem.merge_runs(wrong)
     saem = mcoem.SAEM(NormalMixture(), e_step=Exact(), random_seed=1, progressbar=False)
     with pytest.raises(TypeError, match="run 1 is a SAEM; give an OnlineEM"):
         mcoem.merge_runs([run, saem])
+
+
+def test_a_file_that_is_loaded_twice_is_refused(rng, tmp_path):
+    values = far_stream(rng, 30)
+    far_run(values, random_seed=1).save(tmp_path / "run.nc")
+    family = NormalMixture()
+    loaded = [mcoem.OnlineEM.load(tmp_path / "run.nc", family) for _ in range(2)]
+    with pytest.raises(ValueError, match="run 0 and run 1 are the same run"):
+        mcoem.merge_runs(loaded)
+    # runs of one seed over other observations are two
+    mcoem.merge_runs([loaded[0], far_run(far_stream(rng, 30), random_seed=1)])
 
 
 def test_another_family_is_refused_with_what_differs(rng):
