@@ -78,7 +78,8 @@ def merge_runs(runs: Sequence[OnlineEM] | Mapping[Hashable, OnlineEM]) -> Online
     is nearer to another class than any two classes of one run are to each other. If a class is
     merged although another is nearer, the history counts a trouble and the log says so. The runs
     have then found different classes, and no match is right. Runs with the same start
-    (``parameters=``) prevent this.
+    (``parameters=``) prevent this. Templates that are moved or warped against each other blur where
+    they are averaged: let the merged run learn some hundred observations before you use it.
 
     Examples
     --------
