@@ -198,10 +198,10 @@ class DriftAlarm:
                 "may have changed. If it has, start a run from the learned parameters, with "
                 "StepSize(floor=0.05) if it goes on changing: 'Streams that change' in "
                 "docs/streams.md says what else to do. While nothing changes there is one such "
-                "warning in %.3g observations; callbacks=[DriftAlarm(...)] sets how many.",
+                "warning in %s observations; callbacks=[DriftAlarm(...)] sets how many.",
                 drift.at,
                 drift.since,
-                1 / self.false_alarm_rate,
+                f"{1 / self.false_alarm_rate:,.0f}",
             )
         return raises
 

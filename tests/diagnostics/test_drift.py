@@ -268,7 +268,7 @@ def test_a_run_that_was_given_no_alarm_warns_once_and_says_what_to_do(rng, caplo
     (told,) = falls(caplog)
     assert 700 < int(told.split()[1].rstrip(":")) < 760
     for words in ("StepSize(floor=0.05)", "docs/streams.md", "100,000", "callbacks=[DriftAlarm"):
-        assert words in told.replace("1e+05", "100,000")
+        assert words in told
 
 
 def test_an_alarm_that_was_given_takes_its_place(rng, caplog):
@@ -278,7 +278,7 @@ def test_an_alarm_that_was_given_takes_its_place(rng, caplog):
     assert not falls(caplog)
     run_over(values, mcoem.DriftAlarm(false_alarm_rate=1e-6))
     (told,) = falls(caplog)
-    assert "1e+06 observations" in told
+    assert "1,000,000 observations" in told
 
 
 @pytest.mark.parametrize("end", [400, 702])
