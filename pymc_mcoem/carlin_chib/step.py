@@ -28,6 +28,7 @@ from pymc_mcoem.carlin_chib.problem import (
     structure_of,
 )
 from pymc_mcoem.carlin_chib.progress_columns import progress_columns, progress_update
+from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.step_statistics import SweepStatistics
 from pymc_mcoem.carlin_chib.unvisited import UnvisitedClasses
 from pymc_mcoem.carlin_chib.unvisited_modes import UnvisitedModes
@@ -101,8 +102,9 @@ class CarlinChib(BlockedStep):
         By default better pseudo-priors are learned during tuning where these are poor; a rule that
         is given here is kept.
     within_class : WithinClassMove, "default" or None
-        By default ``RandomWalk(n_moves=20)`` where no class has more than 15 latents, and on
-        plates; with more ``Hamiltonian()``, which needs a gradient. `Independence` is another move.
+        By default ``RandomWalk(n_moves=20)`` where no class has more than 15 latents, on plates and
+        with `PilotMoments`; else ``Hamiltonian()``, which needs a gradient. `Independence` is
+        another move.
         None leaves the latents between jumps to other step methods, as in
         ``step=[CarlinChib(within_class=None), pm.NUTS([x])]``.
     index_move : {"gibbs", "metropolized"}
@@ -258,7 +260,9 @@ class CarlinChib(BlockedStep):
             if within_class is None:
                 move: WithinClassMove = RandomWalk(n_moves=0)
             else:
-                move = step_move(density) if within_class == "default" else within_class
+                # those who look for moments by a pilot chain may have no gradient
+                walks = isinstance(pseudo_priors, PilotMoments)
+                move = step_move(density, walks) if within_class == "default" else within_class
             self._engine = Engine(
                 density,
                 geometry,

@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.em.family import CLASS_WEIGHT, Family
 
-__all__ = ["check_family", "check_layout", "check_shapes", "check_statistics"]
+__all__ = ["check_family", "check_layout", "check_shapes", "check_start", "check_statistics"]
 
 
 def check_family(family: Family) -> None:
@@ -85,6 +85,23 @@ def check_statistics(family: Family, statistics: Mapping[str, np.ndarray]) -> No
     """
     check_layout(family, statistics)
     family.check_statistics(statistics)
+
+
+def check_start(family: Family, start: str) -> None:
+    """Check that a family knows a way to start.
+
+    Examples
+    --------
+    >>> check_start(Family(), "exemplars")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    ValueError: start: got 'exemplars', which Family does not know; choose one of ('kmeans', ...
+    """
+    if start not in family.start_names:
+        raise ValueError(
+            f"start: got {start!r}, which {type(family).__name__} does not know; choose one of "
+            f"{family.start_names}."
+        )
 
 
 def check_layout(family: Family, statistics: Mapping[str, np.ndarray]) -> None:

@@ -51,7 +51,8 @@ class DriftAlarm:
     `OnlineEM` has one by itself, with one false alarm in 100,000 observations, which only logs.
     Another that is given, ``OnlineEM(..., callbacks=[alarm])``, replaces it, and keeps its alarms
     in `alarms`. The run goes on after an alarm. The score of an observation is its log-evidence
-    under the parameters before it was learned.
+    under the parameters before it was learned; with a label it is larger, because the class is
+    given, so a run has no alarm of its own once it is given labels.
 
     Parameters
     ----------
@@ -104,9 +105,10 @@ class DriftAlarm:
     not detected, nor is a fall that takes many times the window.
 
     A new alarm that is given to a run, also to one that was loaded, begins with the evidence in the
-    run's history. Up to 10,000 observations the history has all of them, and the alarm is as if it
-    had been there from the beginning. A longer history has every second, fourth, ... of them, which
-    fill the window as well.
+    run's history. Up to 10,000 observations the history has all of them unless the run has another
+    `thin`, and the alarm is as if it had been there from the beginning. A longer history has every
+    second, fourth, ... of them, which fill the window as well. That of a merged run begins with the
+    merging.
 
     References
     ----------
@@ -155,7 +157,7 @@ class DriftAlarm:
         self._told = False
 
     @classmethod
-    def unasked(cls, n_start: int) -> Self:
+    def of_run(cls, n_start: int) -> Self:
         """Return the alarm of a run that was given none; `n_start` observations set its start.
 
         These observations fit the start better than later ones, so they are not compared with.
@@ -171,6 +173,8 @@ class DriftAlarm:
             for number, score in run.history.evidence_before(records[0].number):
                 self.n_scores = number
                 self._raises(score)
+            # a run that was merged has no history of what its parts learned
+            self.n_scores = records[0].number - 1
         for record in records:
             self.update(record.log_evidence)
 

@@ -12,7 +12,7 @@ import xarray as xr
 
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.em.callbacks import Callback, Update, check_callbacks
-from pymc_mcoem.em.checks import check_family
+from pymc_mcoem.em.checks import check_family, check_start
 from pymc_mcoem.em.drift import DriftAlarm
 from pymc_mcoem.em.driver import Driver
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
@@ -201,10 +201,11 @@ class OnlineEM(Driver[OnlineRun]):
             refuse_beyond=refuse_beyond,
             revival=revival,
         )
+        check_start(family, start)
         self.family = family
         self.progressbar = progressbar
         self.callbacks = check_callbacks(callbacks)
-        self._alarm = DriftAlarm.unasked(n_start)
+        self._alarm: DriftAlarm | None = DriftAlarm.of_run(n_start)
         self.run = OnlineRun(family, settings, random_seed, executor)
         if parameters is not None:
             self.run.begin(family.check_parameters(parameters))
@@ -354,6 +355,9 @@ class OnlineEM(Driver[OnlineRun]):
         run, n_new = self.run, 0
         total = count_observations(self.family, observations)
         allowed = labels_of(self.family, labels, total)
+        if labels is not None:
+            # observations with labels have more evidence: what follows them would be a fall
+            self._alarm = None
         left = None if total is None else max(total - skip, 0)
         whole = None if left is None else left + len(run.state.pending)
         with (
@@ -405,7 +409,8 @@ class OnlineEM(Driver[OnlineRun]):
 
     def tell(self, report: StepReport[OnlineState]) -> bool:
         """Call the callbacks after a step, and the run's own alarm if there is none among them."""
-        if not any(isinstance(callback, DriftAlarm) for callback in self.callbacks):
+        given = any(isinstance(callback, DriftAlarm) for callback in self.callbacks)
+        if self._alarm is not None and not given:
             self._alarm(Update(self, report.observations))
         return super().tell(report)
 

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.em.callbacks import Callback, check_callbacks
-from pymc_mcoem.em.checks import check_family
+from pymc_mcoem.em.checks import check_family, check_start
 from pymc_mcoem.em.driver import Driver
 from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.progress import RunProgress
@@ -160,6 +160,7 @@ class SAEM(Driver[SAEMRun]):
             on_error=on_error,
             refuse_beyond=refuse_beyond,
         )
+        check_start(family, start)
         self.family = family
         self.progressbar = progressbar
         self.callbacks = check_callbacks(callbacks)

@@ -8,6 +8,7 @@ evidence says how well its warps explain every other observation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ __all__ = ["best_templates", "exemplar_evidence", "exemplar_start", "n_exemplars
 
 #: Exemplars for each class, and beyond that.
 _FOR_EACH, _MORE = 4, 6
+
+#: Most observations that are compared with every template, drawn from all of them.
+_MOST_COMPARED = 200
 
 #: Share of evidences below which all count the same, so that no odd observation decides.
 _ODD = 0.05
@@ -53,8 +57,11 @@ def exemplar_start(
     n_classes = len(clustered["weights"])
     if n_classes == 1:
         return dict(clustered)
+    if len(encoded) > _MOST_COMPARED:
+        places = np.sort(rng.choice(len(encoded), _MOST_COMPARED, replace=False))
+        encoded = [encoded[place] for place in places]
     chosen = rng.choice(len(encoded), n_exemplars(n_classes, len(encoded)), replace=False)
-    many = mixture.with_classes(len(chosen))
+    many = _with_classes(mixture, len(chosen))
     rows = stack_encoded([encoded[i] for i in chosen])
     points = None
     if many.settings.own_points is not None:
@@ -63,14 +70,30 @@ def exemplar_start(
     templates = np.concatenate([clustered["templates"], own])
     evidence = exemplar_evidence(mixture, encoded, clustered, templates, rng)
     # of itself an exemplar knows the noise too
-    evidence[chosen, n_classes + np.arange(len(chosen))] = -np.inf
-    best = best_templates(evidence, n_classes)
+    others = evidence.copy()
+    others[chosen, n_classes + np.arange(len(chosen))] = -np.inf
+    best = best_templates(others, n_classes)
     sizes = np.bincount(evidence[:, best].argmax(axis=1), minlength=n_classes)
-    return {
+    found = {
         **clustered,
         "templates": templates[best],
         "weights": (1.0 + sizes) / (n_classes + sizes.sum()),
     }
+    if mixture.settings.noise == "class":
+        noise = clustered["noise_variance"]
+        mean = np.repeat(noise.mean(axis=0, keepdims=True), len(chosen), axis=0)
+        found["noise_variance"] = np.concatenate([noise, mean])[best]
+    return found
+
+
+def _with_classes(mixture: Any, n: int) -> Any:
+    """Return the mixture with n classes, which share what its priors say of each class."""
+    priors, settings = mixture.priors, mixture.settings
+    shape = *settings.channel_shape, settings.basis.n_basis
+    mean = priors.mean(settings.n_classes, *shape).mean(axis=0)
+    concentration = float(np.mean(priors.weight_concentration))
+    shared = replace(priors, template_mean=mean, weight_concentration=concentration)
+    return mixture.with_classes(n, priors=shared)
 
 
 def exemplar_evidence(
@@ -85,7 +108,7 @@ def exemplar_evidence(
     Noise and deformations are those of `parameters`, averaged over classes where these differ.
     """
     n = len(templates)
-    many = mixture.with_classes(n)
+    many = _with_classes(mixture, n)
     theta = many.declared_parameters() | {"templates": templates}
     for name, value in theta.items():
         if name in ("weights", "templates"):

@@ -341,8 +341,8 @@ class TemplateFamily(TemplateObservations, Family):
             coefficients are not negative), equal weights, noise as large as the observations'
             variance. ``"exemplars"``: templates are chosen among those of k-means and 4 C + 6
             single observations, so that their warps explain all others best by Laplace's evidence.
-            It takes a mode search for each observation and template, seconds for fifty curves or
-            small images. Where labels are known it is ``"kmeans"``.
+            It takes a mode search for each template and observation, of at most 200 observations:
+            seconds for fifty curves or small images. Where labels are known it is ``"kmeans"``.
             In all cases the deformation's variance starts at the mode of its prior (0.01 if it
             has none) times the base covariance.
 

@@ -25,6 +25,7 @@ from pymc_mcoem.carlin_chib.moves.hamiltonian import Hamiltonian
 from pymc_mcoem.carlin_chib.moves.within_class import RandomWalk
 from pymc_mcoem.carlin_chib.progress_columns import progress_columns
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors
+from pymc_mcoem.carlin_chib.pseudo_priors.pilot_moments import PilotMoments
 from pymc_mcoem.carlin_chib.step import CarlinChib
 from pymc_mcoem.compiling.backends import mode_of
 from pymc_mcoem.density.geometry import LatentGeometry, declare_geometry
@@ -570,6 +571,16 @@ def test_another_thread_cannot_use_a_step_at_work(step, model):
 def test_many_latents_have_a_hamiltonian_move(shape, n_active, expected):
     density = SimpleNamespace(position_shape=shape, n_active=n_active)
     assert step_move(density) == expected
+    assert step_move(density, without_gradient=True) == RandomWalk(n_moves=20)
+
+
+def test_without_a_gradient_many_latents_walk(without_sweep, without_compiler):
+    with pm.Model():
+        k = pm.Categorical("k", [0.4, 0.6])
+        x = pm.Normal("x", 1.0 * k, 1.0, shape=20)
+        pm.Potential("steps", -pt.floor(pt.abs(x)).sum())
+        step = CarlinChib(pseudo_priors=PilotMoments())
+    assert step._engine.walks
 
 
 def test_many_latents_have_the_exact_class_probabilities(rng):

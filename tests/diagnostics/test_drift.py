@@ -114,12 +114,12 @@ def test_a_rise_is_no_drift(rng):
     assert not n_alarms(alarm, scores)
 
 
-def run_over(values, *callbacks, **settings):
+def run_over(values, *callbacks, random_seed=1, **settings):
     em = mcoem.OnlineEM(
         EvidentMixture(),
         e_step=mcoem.esteps.Exact(),
         n_start=20,
-        random_seed=1,
+        random_seed=random_seed,
         progressbar=False,
         callbacks=callbacks,
         **settings,
@@ -335,11 +335,33 @@ def test_a_run_without_evidence_is_not_warned_of(rng, caplog):
     assert not [record for record in caplog.records if "evidence" in record.message]
 
 
+def test_a_run_that_was_given_labels_has_no_alarm_of_its_own(rng, caplog):
+    """With a label an observation has more evidence than those that follow without."""
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    values = falling_stream(rng)
+    em = run_over(values[:400])
+    every = set(range(em.family.n_classes))
+    em.partial_fit(values[400:700], [every] * 300).partial_fit(values[700:])
+    assert not falls(caplog)
+
+
+def test_a_merged_run_counts_all_that_its_parts_learned(rng, caplog):
+    caplog.set_level(logging.WARNING, logger="pymc_mcoem")
+    values = falling_stream(rng)
+    parts = [
+        run_over(part, random_seed=seed) for seed, part in enumerate(np.split(values[:400], 2))
+    ]
+    merged = mcoem.merge_runs(parts)
+    merged.partial_fit(values[400:])
+    (told,) = falls(caplog)
+    assert 700 < int(told.split()[1].rstrip(":")) < 760
+
+
 def test_false_alarms_of_runs_that_were_given_none_are_rare():
-    alarm = mcoem.DriftAlarm.unasked(50)
+    alarm = mcoem.DriftAlarm.of_run(50)
     assert mean_run_length(alarm.threshold, alarm.fall / 2) == pytest.approx(1e5, rel=1e-3)
     # observations of the start are not compared with
-    assert [mcoem.DriftAlarm.unasked(n).warm_up for n in (50, 400)] == [100, 400]
+    assert [mcoem.DriftAlarm.of_run(n).warm_up for n in (50, 400)] == [100, 400]
 
 
 @pytest.mark.parametrize("n_start", [20, 400])

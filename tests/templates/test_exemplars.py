@@ -11,7 +11,9 @@ from sklearn.metrics import adjusted_rand_score
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
+from pymc_mcoem.templates import exemplars
 from pymc_mcoem.templates.exemplars import best_templates, exemplar_evidence, n_exemplars
+from tests.helpers.toy_families import NormalMixture
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +145,46 @@ def test_mixtures_of_every_kind_start(curves, options, rng):
     assert not np.allclose(theta["templates"][0], theta["templates"][1])
 
 
+def test_noise_by_class_stays_with_its_template(curves):
+    mixture, observations = make(curves, noise="class"), list(curves.curves.values)
+    by_kmeans, found = (
+        mixture.initialize(observations, np.random.default_rng(1), start)
+        for start in ("kmeans", "exemplars")
+    )
+    mean = by_kmeans["noise_variance"].mean()
+    assert np.ptp(by_kmeans["noise_variance"]) > 0
+    for template, noise in zip(found["templates"], found["noise_variance"], strict=True):
+        same = (by_kmeans["templates"] == template).all(axis=1)
+        expected = by_kmeans["noise_variance"][same].item() if same.any() else mean
+        assert noise == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("what", ["weight_concentration", "template_mean"])
+def test_priors_of_each_class_are_shared_among_exemplars(curves, what):
+    n_basis = make(curves).settings.basis.n_basis
+    value = np.array([2.0, 3.0, 4.0])
+    priors = mcoem.TemplatePriors(**{what: value if "weight" in what else np.ones((3, n_basis))})
+    mixture = make(curves, priors=priors)
+    observations = list(curves.curves.values[:20])
+    mixture.check_parameters(
+        mixture.initialize(observations, np.random.default_rng(1), "exemplars")
+    )
+
+
+def test_of_many_observations_some_are_compared(curves, monkeypatch):
+    monkeypatch.setattr(exemplars, "_MOST_COMPARED", 12)
+    compared = []
+
+    def spied(mixture, encoded, *given):
+        compared.append(len(encoded))
+        return exemplar_evidence(mixture, encoded, *given)
+
+    monkeypatch.setattr(exemplars, "exemplar_evidence", spied)
+    mixture = make(curves)
+    mixture.initialize(list(curves.curves.values), np.random.default_rng(1), "exemplars")
+    assert compared == [12]
+
+
 def test_one_class_and_known_labels_start_by_k_means(curves):
     observations = list(curves.curves.values[:20])
     one = make(curves, 1)
@@ -188,3 +230,6 @@ def test_a_start_that_is_unknown_is_refused(curves):
         mixture.initialize(list(curves.curves.values[:5]), np.random.default_rng(1), "medoids")
     with pytest.raises(ValueError, match="start: got 'medoids'"):
         mcoem.OnlineEM(mixture, start="medoids")
+    for driver in (mcoem.OnlineEM, mcoem.SAEM):
+        with pytest.raises(ValueError, match="'exemplars', which NormalMixture does not know"):
+            driver(NormalMixture(), start="exemplars")
