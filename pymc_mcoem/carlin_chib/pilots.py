@@ -20,12 +20,14 @@ __all__ = ["Agreement", "Learned", "agreement", "learn"]
 #: Draws of a pseudo-prior from which a pilot chain's start is chosen.
 _N_STARTS = 200
 
-#: Number of pilot chains of a class, their sweeps, which depend on the latents and, because a walk
-#: takes longer to forget, on the move; sweeps between two proposals of the pseudo-prior, and the
-#: first share that is dropped.
+#: Number of pilot chains of a class, and their sweeps. A random walk takes longer to forget than
+#: other moves, and needs more sweeps for each latent.
 _N_CHAINS = 4
 _N_SWEEPS = 1_000
-_N_SWEEPS_A_LATENT = {"walk": 25, "other": 6}
+_N_SWEEPS_A_LATENT = 6
+_N_SWEEPS_A_LATENT_OF_WALKS = 25
+
+#: Sweeps between two proposals of the pseudo-prior, and the first share that is dropped.
 _N_BETWEEN = 10
 _BURN_IN = 0.2
 
@@ -237,7 +239,7 @@ def _pilot_draws(
     and along tails.
     """
     n_active = engine.density.n_active[class_number]
-    n_each = _N_SWEEPS_A_LATENT["walk" if engine.walks else "other"]
+    n_each = _N_SWEEPS_A_LATENT_OF_WALKS if engine.walks else _N_SWEEPS_A_LATENT
     n_proposals = max(_N_SWEEPS, n_each * n_active) // _N_BETWEEN
     gains = 2.0 / np.sqrt(np.arange(1, n_proposals * _N_BETWEEN + 1))
     weigh = _Weigher(engine, pseudo_priors, others, class_number)

@@ -51,8 +51,14 @@ def exemplar_start(
     encoded : list of mapping
         The first observations.
     clustered : mapping of str to ndarray
-        Parameters found by k-means. They give all but templates and weights.
+        Parameters found by k-means. They give all but templates, weights, and the noise of classes
+        that start from an exemplar, if it differs between classes: that is the mean.
     rng : numpy.random.Generator
+
+    Returns
+    -------
+    dict of str to ndarray
+        Parameters of the same shapes.
     """
     n_classes = len(clustered["weights"])
     if n_classes == 1:
@@ -103,9 +109,21 @@ def exemplar_evidence(
     templates: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Return Laplace's log-evidence of each observation under each of n templates, ``(…, n)``.
+    """Return Laplace's log-evidence of each observation under each of n templates.
 
-    Noise and deformations are those of `parameters`, averaged over classes where these differ.
+    Parameters
+    ----------
+    mixture : TemplateMixture
+    encoded : list of mapping
+        The observations.
+    parameters : mapping of str to ndarray
+        Its noise and deformations are taken, averaged over classes where these differ.
+    templates : ndarray of shape (n, n_basis) or (n, n_channels, n_basis)
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of shape (n_observations, n)
     """
     n = len(templates)
     many = _with_classes(mixture, n)

@@ -133,6 +133,13 @@ def mean_design(settings: TemplateSettings, points: np.ndarray | None = None) ->
     return design if settings.scale is None else design * (settings.scale[0] / settings.scale[1])
 
 
+def _design(settings: TemplateSettings, own_points: np.ndarray | None) -> np.ndarray:
+    """Return λΦ at the prior means, at the mixture's points or at those of each observation."""
+    if own_points is None:
+        return mean_design(settings)
+    return mean_design(settings, own_points.reshape(-1, 1)).reshape(*own_points.shape, -1)
+
+
 def random_start(
     settings: TemplateSettings,
     priors: TemplatePriors,
@@ -187,11 +194,9 @@ def kmeans_start(
     the mixture's points for the clustering only. `allowed`, (n_observations, n_classes), says which
     classes may have made an observation; None: all.
     """
-    if own_points is None:
-        drawn, design = (values, mask), mean_design(settings)
-    else:
+    drawn, design = (values, mask), _design(settings, own_points)
+    if own_points is not None:
         drawn = _on_grid(settings.points[:, 0], values, mask, own_points)
-        design = mean_design(settings, own_points.reshape(-1, 1)).reshape(*own_points.shape, -1)
     drawn = _without_offsets(settings, *drawn), drawn[1]
     drawn = _in_own_units(settings, *drawn), drawn[1]
     if allowed is None:
@@ -223,12 +228,17 @@ def own_templates(
     mask: np.ndarray,
     own_points: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the template of each observation that is alone in its class, one for each class."""
-    if own_points is None:
-        design = mean_design(settings)
-    else:
-        design = mean_design(settings, own_points.reshape(-1, 1)).reshape(*own_points.shape, -1)
+    """Return templates (n, n_basis), or (n, n_channels, n_basis), each of one observation alone.
+
+    Parameters
+    ----------
+    settings : TemplateSettings
+        Those of a mixture of n classes.
+    values, mask : ndarray of shape (n, n_values)
+    own_points : ndarray of shape (n, n_points), optional
+    """
     labels = np.arange(len(values))
+    design = _design(settings, own_points)
     found, _ = _labeled_parameters(settings, priors, gram, values, mask, labels, design)
     return found["templates"]
 
