@@ -22,6 +22,12 @@ from tests.helpers.toy_runs import THETA, driver
 POINTS = np.linspace(0.0, 1.0, 12)
 
 
+@pytest.fixture(autouse=True)
+def no_figures():
+    """Close what tests of other files, in the same process, have left open."""
+    pyplot.close("all")
+
+
 @cache
 def mixture_of(kind):
     if kind == "curves":
