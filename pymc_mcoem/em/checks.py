@@ -131,7 +131,7 @@ def check_shapes(
     statistics: Mapping[str, np.ndarray], running: Mapping[str, np.ndarray] | None
 ) -> None:
     """Check that statistics have the same shapes as those of earlier observations, if any."""
-    for name, value in (running or {}).items():
+    for name, value in (running or {}).items() if statistics else ():
         _check_shape(name, np.shape(statistics[name]), np.shape(value))
 
 

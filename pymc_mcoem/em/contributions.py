@@ -67,9 +67,9 @@ class Contribution:
 
 
 def added(total: Arrays, statistics: Mapping[str, np.ndarray]) -> Arrays:
-    """Return `total`, which may be empty, plus the statistics of an observation."""
+    """Return `total` plus the statistics of observations; both may be empty."""
     with np.errstate(over="ignore"):  # overflow is refused when all are added
-        return {
+        return total | {
             name: total[name] + value if name in total else np.array(value, dtype=np.float64)
             for name, value in statistics.items()
         }

@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OnlineRun"]
 
+#: Largest number of observations in a call of a large mini-batch, and smallest number of calls. The
+#: worker adds the statistics of a call, so that the driver can keep more workers busy. The numbers
+#: do not depend on the workers, so that the sums have the same bits for any.
+CALL_SIZE, CALLS = 8, 128
+
 
 class OnlineRun(Run[OnlineState, OnlineSettings]):
     """The implementation of `OnlineEM`; parameters as for `Run`.
@@ -353,9 +358,12 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         results: list[EStepResult] = []
         total: Arrays = {}
         failures: dict[int, Exception] = {}
+        part: Arrays = {}
+        slim = self.settings.revival is None
+        call_size = max(min(CALL_SIZE, len(batch) // CALLS), 1) if slim else 1
         with one_blas_thread():
             for index, result, seconds in self.e_step_results(
-                range(len(batch)), order, state.statistics
+                range(len(batch)), order, state.statistics, call_size
             ):
                 if isinstance(result, Exception):
                     failures[index] = result
@@ -363,14 +371,16 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                         break
                     continue
                 records.append(ObservationRecord.of(learned_as[len(records)], result, seconds))
-                total = added(total, result.statistics)
+                # in the same parts if calls are made one by one, after a worker was lost
+                part = added(part, result.to_add)
+                if index + 1 == len(batch) or not (index + 1) % call_size:
+                    total, part = added(total, part), {}
                 troubles = without_excluded(
                     result.troubles, batch[index].classes, self.family.n_classes
                 )
                 result = replace(result, troubles=troubles)
                 # Only the sum over a mini-batch is held, not the statistics of each observation.
-                slim = self.settings.revival is None
-                results.append(replace(result, statistics={}) if slim else result)
+                results.append(replace(result, statistics={}, summed=None) if slim else result)
             if failures:
                 raise StepError([batch[at] for at in failures], list(failures.values()))
             try:

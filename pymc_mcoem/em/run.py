@@ -18,7 +18,7 @@ from pymc_mcoem.compiling.arithmetic import strict_arithmetic
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.addresses import Address, Seen
 from pymc_mcoem.em.checks import check_layout, check_shapes
-from pymc_mcoem.em.esteps.worker_calls import CheckedEStep, joined
+from pymc_mcoem.em.esteps.worker_calls import CheckedEStep, joined, summed
 from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.em.family_record import describe_family
 from pymc_mcoem.em.history import History
@@ -149,6 +149,7 @@ class Run[State: RunState, Settings: RunSettings]:
         items: Sequence[Item],
         order: Callable[[int, Item], Order],
         running: Mapping[str, np.ndarray] | None,
+        call_size: int = 1,
     ) -> Iterator[tuple[Item, EStepResult | Exception, float]]:
         """Yield the E-step's result for each observation, and how long it took.
 
@@ -161,6 +162,9 @@ class Run[State: RunState, Settings: RunSettings]:
             call to be made. The item has the generator of a run without the failed ones.
         running : mapping of str to ndarray, or None
             Statistics of earlier observations. The results must have the same shapes.
+        call_size : int
+            Number of observations of a call that adds their statistics; see `EStepResult.summed`.
+            An E-step that takes several at once has its own number, and adds nothing.
 
         Yields
         ------
@@ -175,18 +179,20 @@ class Run[State: RunState, Settings: RunSettings]:
             Failures that are not due to an observation.
         """
         waiting, failed = deque(items), 0
-        group_size = min(getattr(self.settings.e_step, "group_size", 1), len(items))
+        group_size, as_one = min(getattr(self.settings.e_step, "group_size", 1), len(items)), joined
+        if group_size == 1 < call_size:
+            group_size, as_one = call_size, summed
         while waiting:
             orders = map(partial(order, failed), tuple(waiting))
             answers = answers_in_groups(
-                self.executor, orders, group_size, joined, window=len(items)
+                self.executor, orders, group_size, as_one, window=len(items)
             )
             while waiting:
                 begun = perf_counter()
                 item = waiting.popleft()
                 try:
                     result: EStepResult = next(answers)
-                    check_shapes(result.statistics, running)
+                    check_shapes(result.to_add, running)
                 except ExecutorError:
                     raise
                 except Exception as error:
@@ -195,7 +201,7 @@ class Run[State: RunState, Settings: RunSettings]:
                     group_size = 1 if isinstance(error, WorkerLost) else group_size
                     yield item, error, 0.0
                     break
-                running = result.statistics if running is None else running
+                running = running or result.to_add
                 overlaps = self.executor.is_remote or group_size > 1
                 yield item, result, 0.0 if overlaps else perf_counter() - begun
 

@@ -152,10 +152,13 @@ class Order:
         Defined at the top of a module, so that workers can import it.
     arguments : tuple
         Plain data: arrays, numbers, generators.
+    size : int
+        Number of observations, each of which has the time limit.
     """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
+    size: int = 1
 
     def made_by(self, compiled: Any) -> Any:
         """Make the call, and repeat it if memory or a disk fails."""
@@ -225,7 +228,7 @@ class Limit:
     driver: int
 
     @contextmanager
-    def enforced(self, token: str, function: Callable[..., Any]) -> Iterator[None]:
+    def enforced(self, token: str, order: Order) -> Iterator[None]:
         """End this process if the work inside the context takes longer.
 
         Compiled code that hangs holds Python's lock, for which a Python thread would wait.
@@ -234,7 +237,8 @@ class Limit:
         if os.getpid() == self.driver:
             yield
             return
-        seconds = self.seconds + (0.0 if (token, function) in _called else self.first)
+        known = (token, order.function) in _called
+        seconds = order.size * self.seconds + (0.0 if known else self.first)
         alarm = getattr(signal, "SIGALRM", None)  # Windows has none
         if alarm is not None and signal.getsignal(alarm) is signal.SIG_DFL:
             signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -248,7 +252,7 @@ class Limit:
                 yield
             finally:
                 faulthandler.cancel_dump_traceback_later()
-        _called.add((token, function))
+        _called.add((token, order.function))
 
 
 @dataclass(frozen=True)
@@ -306,7 +310,7 @@ def perform(
             return Unknown()
         answers = []
         for order in orders:
-            with nullcontext() if limit is None else limit.enforced(token, order.function):
+            with nullcontext() if limit is None else limit.enforced(token, order):
                 answers.append(_answer(token, content, order))
             if token not in _made:  # the next call would fail in the same way
                 break

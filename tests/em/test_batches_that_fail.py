@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem import Passes
+from pymc_mcoem.em import online_run
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.stream import Unreadable, read
@@ -257,9 +258,11 @@ PLACES = [(20,), (23,), (25,), (20, 21, 22), (22, 24, 25, 33), (27, 58, 59)]
 
 @pytest.mark.parametrize("places", PLACES, ids=str)
 @pytest.mark.parametrize("on_error", ["skip", "raise"])
+@pytest.mark.parametrize("calls", [online_run.CALLS, 2])
 def test_of_a_mini_batch_with_failures_the_others_are_learned_as_without(
-    rng, seen, places, on_error
+    rng, seen, places, on_error, calls, monkeypatch
 ):
+    monkeypatch.setattr(online_run, "CALLS", calls)
     stream = mixture_stream(rng, 60)
     records = list(stream)
     for place in places:
@@ -279,8 +282,10 @@ def test_of_a_mini_batch_with_failures_the_others_are_learned_as_without(
         xr.testing.assert_identical(what_counts(em)[0][name], dataset)
 
 
-def test_with_workers_too(rng, seen, monkeypatch):
+@pytest.mark.parametrize("calls", [online_run.CALLS, 2])
+def test_with_workers_too(rng, seen, calls, monkeypatch):
     """What is behind one that fails moves up, and has the generator of its new number."""
+    monkeypatch.setattr(online_run, "CALLS", calls)
     monkeypatch.setattr(workers, "_made", type(workers._made)())
     stream = mixture_stream(rng, 60)
     records = [*stream[:27], 888.0, *stream[27:]]

@@ -20,9 +20,11 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import threadpoolctl
+import xarray as xr
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.density.geometry import LatentGeometry
+from pymc_mcoem.em import online_run
 from pymc_mcoem.em.esteps.base import EStepResult
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.online import OnlineEM
@@ -35,8 +37,8 @@ from pymc_mcoem.runs.workers import ExecutorError, Order, Parcel, Unknown, perfo
 from tests.helpers.executors import AtOnce, Deadly, lives
 from tests.helpers.pressing import Hanging, HangingToCompile, hang
 from tests.helpers.representatives import by_default
-from tests.helpers.toy_families import Noisy
-from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
+from tests.helpers.toy_families import Noisy, mixture_stream
+from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver, what_counts
 
 
 @pytest.fixture
@@ -97,13 +99,34 @@ def test_saem_is_the_same_whoever_works(family, stream, options, at_once):
     assert at_once.sent
 
 
-def test_pools_of_processes_and_threads_give_the_same(family, stream, pool):
+@pytest.mark.parametrize("calls", [online_run.CALLS, 2])
+def test_pools_of_processes_and_threads_give_the_same(family, stream, pool, calls, monkeypatch):
+    monkeypatch.setattr(online_run, "CALLS", calls)
     expected = driver(family, parameters=THETA, batch_size=6).partial_fit(stream)
     found = driver(family, parameters=THETA, batch_size=6, executor=pool).partial_fit(stream)
     assert_same(found, expected)
     with ThreadPoolExecutor(3) as threads:
         found = driver(family, parameters=THETA, batch_size=6, executor=threads)
         assert_same(found.partial_fit(stream), expected)
+
+
+@pytest.mark.parametrize(("size", "most"), [(64, 1), (300, 2), (1_100, 8)])
+def test_workers_add_the_statistics_of_large_mini_batches(
+    family, rng, at_once, size, most, monkeypatch
+):
+    """Each observation has its record; θ differs by rounding from that of single calls."""
+    stream = mixture_stream(rng, size)
+    settings = {"parameters": THETA, "batch_size": size}
+    em = driver(family, **settings, executor=at_once).partial_fit(stream)
+    assert len(at_once.sent) == -(-size // most)
+    assert_same(em, driver(family, **settings).partial_fit(stream))
+    monkeypatch.setattr(online_run, "CALL_SIZE", 1)
+    (found, *_), (expected, *_) = (
+        what_counts(em),
+        what_counts(driver(family, **settings).partial_fit(stream)),
+    )
+    xr.testing.assert_allclose(found["parameters"], expected["parameters"], rtol=1e-12)
+    xr.testing.assert_identical(found["observations"], expected["observations"])
 
 
 def _threads(made):
@@ -170,11 +193,13 @@ def test_templates_are_the_same_for_any_number_of_workers(size, rng):
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("calls", [online_run.CALLS, 2])
 @pytest.mark.parametrize("kind", by_default(["forked", "number", "pool"], {"forked"}))
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_worker_killed_in_mid_burst_changes_nothing(
-    family, stream, tmp_path, kind, caplog, request
+    family, stream, tmp_path, kind, calls, caplog, request, monkeypatch
 ):
+    monkeypatch.setattr(online_run, "CALLS", calls)
     if kind == "forked":
         request.getfixturevalue("forked")
     stream[20] = 7.0
@@ -194,8 +219,12 @@ def test_a_worker_killed_in_mid_burst_changes_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("calls", [online_run.CALLS, 2])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_an_observation_that_kills_every_worker_is_named(family, stream, tmp_path, on_error):
+def test_an_observation_that_kills_every_worker_is_named(
+    family, stream, tmp_path, on_error, calls, monkeypatch
+):
+    monkeypatch.setattr(online_run, "CALLS", calls)
     spoilt = np.insert(stream, 20, 7.0)
     e_step = Deadly(lives(tmp_path / "many", 100))
     settings = {"parameters": THETA, "batch_size": 6}
@@ -294,7 +323,7 @@ def test_rows_of_zeros_are_not_sent_and_every_bit_returns():
         "y": np.array([[0.0, 0.0], [1.0, -2.0], [-0.0, 0.0]]),
     }
     result = EStepResult(statistics, class_index=np.arange(9))
-    assert result.__reduce__()[1][1].tolist() == [1, 2]  # the sign of a zero is something
+    assert result.__reduce__()[1][1]["statistics"].classes.tolist() == [1, 2]  # the sign of a zero is something
     found = pickle.loads(pickle.dumps(result))
     for name, value in statistics.items():
         assert found.statistics[name].tobytes() == value.tobytes()
@@ -632,11 +661,13 @@ def test_an_executor_that_was_given_is_not_closed(pool):
         ),
     ],
 )
+@pytest.mark.parametrize("calls", [online_run.CALLS, 2])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_worker_that_hangs_is_ended(
-    family, stream, tmp_path, kind, times, on_error, monkeypatch, request
+    family, stream, tmp_path, kind, times, on_error, calls, monkeypatch, request
 ):
     """Once: the same bytes. At every try: left out by name, and nothing else is."""
+    monkeypatch.setattr(online_run, "CALLS", calls)
     # whoever forks has all that is needed; others import and compile it at their first call
     first, seconds = (1.0, 1.0) if kind in ("fork", "forked") else (10.0, 3.0)
     if kind in ("fork", "forked"):
@@ -655,7 +686,7 @@ def test_a_worker_that_hangs_is_ended(
         on_error=on_error,
         executor=workers.Workers(pool, seconds),
     )
-    if times == 1:
+    if times == 1 or (times == 2 and calls == 2):  # a call of several is then made one by one
         em.partial_fit(stream)
         clean = driver(family, **settings).partial_fit(stream)
         assert_same(em, clean)

@@ -29,7 +29,7 @@ class EStepResult:
     ----------
     statistics : dict of str to ndarray
         Posterior means of δ_{I,j} S, each ``(n_classes, *shape)``; ``"class_weight"`` of shape
-        ``(n_classes,)`` is the posterior class probability.
+        ``(n_classes,)`` is the posterior class probability. If `summed` is not None, only that.
     class_index : ndarray of shape (n_draws,) or None
         Draws of the class index after tuning, if the E-step makes any.
     acceptance : float
@@ -42,6 +42,9 @@ class EStepResult:
         Adaptation that the next observation starts from.
     chain : dict of str to ndarray
         State of the observation's chain, from E-steps that can continue it.
+    summed : dict of str to ndarray, or None
+        Sums of the statistics over the observations of a call that adds them, with the last of its
+        results; empty with the others. None: nothing was added.
     """
 
     statistics: dict[str, np.ndarray]
@@ -51,32 +54,55 @@ class EStepResult:
     troubles: dict[str, int] = field(default_factory=dict)
     state: dict[str, np.ndarray] = field(default_factory=dict)
     chain: dict[str, np.ndarray] = field(default_factory=dict)
+    summed: dict[str, np.ndarray] | None = None
+
+    @property
+    def to_add(self) -> dict[str, np.ndarray]:
+        """What the call adds to the sums of a mini-batch with this result."""
+        return self.statistics if self.summed is None else self.summed
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to pickle the result for sending: without rows of zeros in the statistics."""
-        n_classes = len(next(iter(self.statistics.values())))
+        found = {
+            name: value for name, value in vars(self).items() if name in ("statistics", "summed")
+        }
+        sent = {name: _SentRows.of(value) for name, value in found.items() if value}
+        given = {name: value for name, value in vars(self).items() if name not in sent}
+        return _whole, (given, sent)
+
+
+@dataclass(frozen=True)
+class _SentRows:
+    """Rows of the statistics of some classes; those of the others are zero."""
+
+    classes: np.ndarray
+    rows: dict[str, np.ndarray]
+    n_classes: int
+
+    @classmethod
+    def of(cls, statistics: dict[str, np.ndarray]) -> _SentRows:
+        n_classes = len(next(iter(statistics.values())))
         # Only rows whose bits are all zero are omitted, so that the result is restored bitwise: a
         # row with negative zeros is sent.
         empty = np.ones(n_classes, dtype=bool)
-        for value in self.statistics.values():
+        for value in statistics.values():
             bits = np.ascontiguousarray(value).reshape(n_classes, -1).view(np.uint8)
             empty &= ~bits.any(axis=1)
         classes = np.flatnonzero(~empty)
-        rows = {name: np.asarray(value)[classes] for name, value in self.statistics.items()}
-        given = {name: value for name, value in vars(self).items() if name != "statistics"}
-        return _whole, (given, classes, rows, n_classes)
+        rows = {name: np.asarray(value)[classes] for name, value in statistics.items()}
+        return cls(classes, rows, n_classes)
+
+    def whole(self) -> dict[str, np.ndarray]:
+        found = {}
+        for name, sent in self.rows.items():
+            found[name] = np.zeros((self.n_classes, *sent.shape[1:]), dtype=sent.dtype)
+            found[name][self.classes] = sent
+        return found
 
 
-def _whole(
-    given: dict[str, Any], classes: np.ndarray, rows: dict[str, np.ndarray], n_classes: int
-) -> EStepResult:
+def _whole(given: dict[str, Any], sent: dict[str, _SentRows]) -> EStepResult:
     """Return the result that was sent, with the rows of all classes."""
-    statistics = {}
-    for name, sent in rows.items():
-        whole = np.zeros((n_classes, *sent.shape[1:]), dtype=sent.dtype)
-        whole[classes] = sent
-        statistics[name] = whole
-    return EStepResult(statistics=statistics, **given)
+    return EStepResult(**(given | {name: rows.whole() for name, rows in sent.items()}))
 
 
 class CompiledEStep(Protocol):

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_mcoem.em.addresses import Address
-from pymc_mcoem.em.checks import check_statistics
+from pymc_mcoem.em.checks import check_shapes, check_statistics
+from pymc_mcoem.em.contributions import added
 from pymc_mcoem.em.esteps.base import CompiledChains, CompiledTogether
 from pymc_mcoem.em.esteps.burst_calls import by_kind
 from pymc_mcoem.em.esteps.carlin_chib import CompiledCarlinChibBurst
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
+from pymc_mcoem.em.family import CLASS_WEIGHT
 from pymc_mcoem.interrupts import require_own_fault
 from pymc_mcoem.runs.workers import Failed, Order
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.carlin_chib import PosteriorChain
     from pymc_mcoem.em.family import Family
 
-__all__ = ["CheckedEStep", "joined", "keep_draws", "simulate", "visit"]
+__all__ = ["CheckedEStep", "joined", "keep_draws", "simulate", "summed", "visit"]
 
 type Arrays = Mapping[str, np.ndarray]
 
@@ -134,7 +136,42 @@ def joined(orders: Sequence[Order]) -> Order:
 
     It returns a list with the result of each call, or `Failed` in its place.
     """
-    return Order(_TOGETHER[orders[0].function], (tuple(order.arguments for order in orders),))
+    arguments = tuple(order.arguments for order in orders)
+    return Order(_TOGETHER[orders[0].function], (arguments,), size=len(orders))
+
+
+def summed(orders: Sequence[Order]) -> Order:
+    """Return several calls of `simulate` as one that adds their statistics.
+
+    It returns a list with the result of each call; see `EStepResult.summed`. The first failure
+    ends the list, with `Failed` in its place, because later observations are then simulated anew
+    with other generators.
+    """
+    arguments = tuple(order.arguments for order in orders)
+    return Order(_simulate_and_add, (arguments,), size=len(orders))
+
+
+def _simulate_and_add(
+    checked_e_step: CheckedEStep, arguments: Sequence[tuple[Any, ...]]
+) -> list[EStepResult | Failed]:
+    """Make calls of `simulate` one after another, and add their statistics."""
+    results: list[EStepResult] = []
+    total: dict[str, np.ndarray] = {}
+    failed: list[Failed] = []
+    for each in arguments:
+        try:
+            result = simulate(checked_e_step, *each)
+            check_shapes(result.statistics, total)
+        except Exception as error:
+            require_own_fault(error)
+            failed.append(Failed(error, made=True))
+            break
+        total = added(total, result.statistics)
+        weight = {CLASS_WEIGHT: result.statistics[CLASS_WEIGHT]}
+        results.append(replace(result, statistics=weight, summed={}))
+    if results:
+        results[-1] = replace(results[-1], summed=total)
+    return [*results, *failed]
 
 
 def _simulate_all(
