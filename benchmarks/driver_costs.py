@@ -1,9 +1,10 @@
 """Measure the costs of a driver with workers for each observation and each step in this process.
 
-The data are postal digits of 16 × 16 pixels. The first run uses an executor that works immediately
-in this process but pickles all messages as other executors do, so that bursts, bytes and pickling
-are those of a real run. Then each part of the driver is timed alone. The last runs have processes
-that work or sleep. `many_workers` prints the figures and simulates from them.
+The data are postal digits of 16 × 16 pixels, or enlarged ones, with noise. The first run uses an
+executor that works immediately in this process but pickles all messages as other executors do, so
+that bursts, bytes and pickling are those of a real run. Then each part of the driver is timed
+alone. The last runs have processes that work or sleep. `many_workers` prints the figures and
+simulates from them.
 
 Times are processor times, so that other programs on the machine do not count.
 """
@@ -15,7 +16,8 @@ import pickle
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -23,15 +25,18 @@ from typing import Any
 
 import numpy as np
 from distributed import Client, LocalCluster
+from enlarged_digits import enlarged
 from joblib.externals.loky import ProcessPoolExecutor
 from threadpoolctl import threadpool_limits
 from timing import console, seconds_of
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.checks import check_shapes, check_statistics
+from pymc_mcoem.em.checks import check_layout, check_shapes
+from pymc_mcoem.em.contributions import added
 from pymc_mcoem.em.esteps.base import EStepResult
-from pymc_mcoem.em.esteps.worker_calls import CheckedEStep, simulate
+from pymc_mcoem.em.esteps.worker_calls import CheckedEStep, simulate, summed
 from pymc_mcoem.em.maximization import maximize_family
+from pymc_mcoem.em.online_run import CALL_SIZE
 from pymc_mcoem.runs.workers import Answers, Order, Parcel, perform, received
 
 #: Observations and batch size of the real runs.
@@ -43,25 +48,43 @@ N_ANSWERS = 10
 #: The same if they are sent to each worker.
 FEW = 3
 
-#: Descriptions of the `Costs`. Calls have the size of real ones, and the cost of a step excludes
-#: its M-step.
+#: Descriptions of `CallCosts`, of a call without work that has the size of a real one.
+CALL_WORDS = {
+    "send": "pickling it",
+    "handing": "through a pool of processes and back",
+    "dask": "the same through Dask, its scheduler in the driver's process",
+    "receive": "unpickling the answer",
+    "add": "comparing the shapes of its statistics, and adding them",
+    "bytes_out": "sent",
+    "bytes_in": "received",
+}
+#: Descriptions of the other `Costs`. The cost of a step excludes its M-step.
 WORDS = {
     "accept": "reading, checking, holding a record; its history",
     "order": "encoding it for a call, its generator",
-    "send": "pickling the call",
-    "handing": "through a pool of processes and back, without work",
-    "dask": "the same through Dask, its scheduler in the driver's process",
-    "receive": "unpickling the answer",
-    "check": "comparing the shapes of its statistics",
-    "add": "adding its statistics",
-    "driver": "the driver: all of these but Dask",
     "maximize": "an M-step",
     "step": "other work of a step",
     "save": "saving the run once",
-    "bytes_out": "sent",
-    "bytes_in": "received",
     "bytes_whole": "its statistics in the driver's memory, one at a time",
 }
+
+
+@dataclass(frozen=True)
+class CallCosts:
+    """Measured seconds and bytes of a call; see `CALL_WORDS`."""
+
+    send: float
+    handing: float
+    dask: float
+    receive: float
+    add: float
+    bytes_out: float
+    bytes_in: float
+
+    @property
+    def driver(self) -> float:
+        """Seconds of the driver for the call."""
+        return self.send + self.handing + self.receive + self.add
 
 
 @dataclass(frozen=True)
@@ -72,33 +95,38 @@ class Costs:
     ----------
     bursts : tuple of float
         Processor seconds of each burst.
+    single, together : CallCosts
+        Of a call of one observation and of `CALL_SIZE`.
     """
 
     bursts: tuple[float, ...]
     accept: float
     order: float
-    send: float
-    receive: float
-    handing: float
-    dask: float
-    check: float
-    add: float
     maximize: float
     step: float
     save: float
-    bytes_out: int
-    bytes_in: int
     bytes_whole: int
+    single: CallCosts
+    together: CallCosts
+
+    @classmethod
+    def of(cls, stored: dict[str, Any]) -> Costs:
+        calls = {name: CallCosts(**stored[name]) for name in ("single", "together")}
+        return cls(**(stored | calls))
 
     @property
     def burst(self) -> float:
         return float(np.mean(self.bursts))
 
-    @property
-    def driver(self) -> float:
+    def call(self, size: int) -> CallCosts:
+        """Return costs of a call of some observations, interpolated."""
+        share = (size - 1) / (CALL_SIZE - 1)
+        single, together = (np.array(astuple(each)) for each in (self.single, self.together))
+        return CallCosts(*(single + share * (together - single)))
+
+    def driver(self, call_size: int) -> float:
         """Seconds of the driver for an observation, without steps."""
-        parts = (self.accept, self.order, self.send, self.handing, self.receive)
-        return sum(parts) + self.check + self.add
+        return self.accept + self.order + self.call(call_size).driver / call_size
 
 
 class Wire(Executor):
@@ -180,10 +208,12 @@ def driver_seconds(
     folder: Path,
 ) -> tuple[float, float, float]:
     """Return seconds of `OnlineEM` itself per observation, per step, and for saving."""
+    unchecked = copy(mixture)  # workers check the statistics
+    unchecked.check_statistics = lambda statistics: None  # type: ignore[method-assign]
     taken = {}
     for size in (1, 20):
         em = mcoem.OnlineEM(
-            mixture,
+            unchecked,
             parameters=parameters,
             e_step=Given(cycle(results)),
             batch_size=size,
@@ -228,11 +258,38 @@ def dask_seconds(n_out: int, n_in: int) -> float:
         return handing_seconds(client.get_executor(pure=False), n_out, n_in)
 
 
-def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
-    """Measure everything for one number of classes, real runs included."""
-    digits = mcoem.datasets.load_usps()
-    images = digits["images"].values[:400]
-    mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
+def call_costs(
+    parcel: Parcel, orders: Sequence[Order], running: dict[str, np.ndarray]
+) -> CallCosts:
+    """Return the costs of one call of `OnlineEM` for some orders."""
+    call = summed(orders) if len(orders) > 1 else orders[0]
+    message = (perform, (parcel.token, None, (call,)))
+    answer = pickle.dumps(perform(parcel.token, None, [call]))
+    n_out, n_in = len(pickle.dumps(message)), len(answer)
+    found = pickle.loads(answer).found[0]
+    last = received(found[-1] if len(orders) > 1 else found)
+
+    def add() -> None:
+        check_shapes(last.to_add, running)
+        added(running, last.to_add)
+
+    with ProcessPoolExecutor(max_workers=1) as pool:
+        handing = handing_seconds(pool, n_out, n_in)
+    return CallCosts(
+        send=seconds_of(lambda: pickle.dumps(message)),
+        handing=handing,
+        dask=dask_seconds(n_out, n_in),
+        receive=seconds_of(lambda: pickle.loads(answer)),
+        add=seconds_of(add),
+        bytes_out=n_out,
+        bytes_in=n_in,
+    )
+
+
+def measure(n_classes: int, side: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
+    """Measure everything for one number of classes and one size, real runs included."""
+    images, _ = enlarged(400, side, np.random.default_rng(1))
+    mixture = mcoem.TemplateMixture.for_images((side, side), n_classes=n_classes)
     parameters = mixture.initialize(list(images[:200]), np.random.default_rng(1), "kmeans")
     parameters = mixture.check_parameters(parameters)
     parcel = Parcel.of(partial(CheckedEStep.of, mixture, mcoem.esteps.CarlinChibBurst()))
@@ -243,52 +300,39 @@ def measure(n_classes: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
         data = mixture.encode(images[number])
         return Order(simulate, (data, parameters, rng, None, length.draws, length.tune))
 
-    console.print(f"C = {n_classes}: compiling ...")
+    console.print(f"C = {n_classes}, {side} × {side}: compiling ...")
     with threadpool_limits(1):
         perform(parcel.token, parcel.content, [order(0)])
         wire = Wire()
         real = {"none": run_real(mixture, parameters, images, wire)}
         real |= {str(size): run_real(mixture, parameters, images, size) for size in (1, 2)}
-        sent, found = order(1), wire.answers[-REAL:]
-        n_out, n_in = (int(np.mean(each[-REAL:])) for each in (wire.sent, wire.returned))
-        middle = sorted(map(pickle.dumps, found), key=len)[REAL // 2]
-        result = received(pickle.loads(middle))
-        running = {name: value.copy() for name, value in result.statistics.items()}
+        found = wire.answers[-REAL:]
+        results = [received(each) for each in found[:N_ANSWERS]]
+        running = {name: value.copy() for name, value in results[0].statistics.items()}
         mean = {name: np.zeros_like(value) for name, value in running.items()}
         for each in found:
             add_up(mean, received(each).statistics)
         for value in mean.values():
             value /= REAL
-        results = [received(each) for each in found[:N_ANSWERS]]
         maximize = seconds_of(
             lambda: maximize_family(mixture, mean, effective_size=200.0, present=parameters)
         )
         observation, step, save = driver_seconds(mixture, parameters, results, images, folder)
         ordering = seconds_of(lambda: order(1))
-        check = seconds_of(lambda: check_shapes(result.statistics, mean))
-        # Workers do this, or this process if it has none.
-        checks = [
-            seconds_of(partial(check_statistics, mixture, each.statistics)) for each in results
-        ]
-        add = seconds_of(lambda: add_up(running, result.statistics))
-        with ProcessPoolExecutor(max_workers=1) as pool:
-            in_pool = handing_seconds(pool, n_out, n_in)
+        single = call_costs(parcel, [order(1)], running)
+        together = call_costs(parcel, [order(number) for number in range(CALL_SIZE)], running)
+        layout = seconds_of(lambda: check_layout(mixture, results[0].statistics))
+        here = ordering + layout + single.add
         costs = Costs(
             bursts=tuple(wire.processor[-REAL:]),
-            accept=max(observation - ordering - float(np.mean(checks)) - check - add, 0.0),
+            accept=max(observation - here, 0.0),
             order=ordering,
-            send=seconds_of(lambda: pickle.dumps((perform, (parcel.token, None, (sent,))))),
-            receive=seconds_of(lambda: received(pickle.loads(middle))),
-            handing=in_pool,
-            dask=dask_seconds(n_out, n_in),
-            check=check,
-            add=add,
             maximize=maximize,
             step=max(step - maximize, 0.0),
             save=save,
-            bytes_out=n_out,
-            bytes_in=n_in,
             bytes_whole=sum(value.nbytes for value in mean.values()),
+            single=single,
+            together=together,
         )
         asleep = Asleep(found[:FEW], costs.bursts)
         slept = {

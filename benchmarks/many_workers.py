@@ -2,11 +2,11 @@
 
 The driver of `OnlineEM` with an executor is one process. For each mini-batch of B observations it
 reads and checks the records, hands out calls, takes the answers in order, adds their statistics,
-and makes the M-step, before the next mini-batch. W workers make bursts and check their statistics.
-A small discrete-event simulation does the same. It uses costs that are measured first
-(`driver_costs`), on postal digits of 16 × 16 pixels: times of bursts and of the driver, for each
-observation and each step, and the bytes sent and received. Times are processor times, so that other
-programs on the machine do not count.
+and makes the M-step, before the next mini-batch. W workers make bursts, check their statistics and,
+in a large mini-batch, add those of the observations of a call. A small discrete-event simulation
+does the same. It uses costs that are measured first (`driver_costs`), on postal digits: times of
+bursts and of the driver, for each observation, call and step, and the bytes sent and received.
+Times are processor times, so that other programs on the machine do not count.
 
 The simulation is validated on this machine: with one and two workers that make bursts, on the free
 cores, and with more workers that sleep as long as a burst takes and return a burst's results, which
@@ -15,10 +15,11 @@ second; efficiency, which is the share of time in which workers work; what limit
 effect of each remedy, some of which are not implemented. Networks have a bandwidth, but no latency
 and no other traffic. Workers are as fast as this machine, and none fails.
 
-    python benchmarks/many_workers.py              # C = 4 and 20
+    python benchmarks/many_workers.py              # C = 4 and 20, 16 × 16 pixels
+    python benchmarks/many_workers.py --classes 30 --side 64
     python benchmarks/many_workers.py --tell       # simulate again from the last measurements
 
-It writes ``many_workers.json`` to ``output/``.
+It writes ``many_workers_16.json`` to ``output/``.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from driver_costs import REAL, REAL_BATCH, WORDS, Costs, measure
+from driver_costs import CALL_WORDS, REAL, REAL_BATCH, WORDS, CallCosts, Costs, measure
 from timing import begin, console, tell_table
+
+from pymc_mcoem.em.online_run import CALL_SIZE, CALLS
 
 WORKERS = (1, 2, 10, 100, 256, 1_000)
 ROUNDS = (1, 4, 16)
@@ -55,8 +58,10 @@ class Plan:
         Bandwidth of the driver's link, each way.
     steps_an_update : int
         Steps for each M-step.
-    per_call : int
-        Observations per call, whose statistics the worker adds. `OnlineEM` has one.
+    per_call : int or None
+        Observations per call, whose statistics the worker adds. None: as many as `OnlineEM` has.
+    by_dask : bool
+        Whether Dask hands out the calls.
     in_tree : bool
         Whether workers add statistics among themselves, and the driver receives the last few
         sums. `OnlineEM` does not do this.
@@ -66,8 +71,13 @@ class Plan:
     batch: int
     gigabits: float = 10.0
     steps_an_update: int = 1
-    per_call: int = 1
+    per_call: int | None = None
+    by_dask: bool = False
     in_tree: bool = False
+
+    @property
+    def call_size(self) -> int:
+        return self.per_call or max(min(CALL_SIZE, self.batch // CALLS), 1)
 
 
 @dataclass(frozen=True)
@@ -98,14 +108,14 @@ def simulate_steps(costs: Costs, plan: Plan, rng: np.random.Generator, least: in
 def simulate_step(costs: Costs, plan: Plan, rng: np.random.Generator) -> tuple[float, ...]:
     """Return seconds of one step, and seconds in which workers, driver and link worked."""
     byte = 8 / (1e9 * plan.gigabits)
-    # A sum has all classes, while a burst visits few.
-    n_calls, n_bytes = plan.batch // plan.per_call, costs.bytes_in
-    if plan.per_call > 1:
-        n_bytes = costs.bytes_whole
-    out, back = byte * costs.bytes_out, byte * n_bytes
-    asking = plan.per_call * costs.order + costs.send + 0.5 * costs.handing
-    taking = costs.receive + 0.5 * costs.handing + costs.check
-    lasting = rng.choice(costs.bursts, size=(n_calls, plan.per_call)).sum(axis=1)
+    size = plan.call_size
+    call = costs.call(size)
+    n_calls = -(-plan.batch // size)
+    out, back = byte * call.bytes_out, byte * call.bytes_in
+    handing = call.dask if plan.by_dask else call.handing
+    asking = size * costs.order + call.send + 0.5 * handing
+    taking = 0.5 * handing + call.receive + call.add
+    lasting = rng.choice(costs.bursts, size=(n_calls, size)).sum(axis=1)
     # The whole batch is read and checked before its first call is handed out.
     now = busy = plan.batch * costs.accept
     free = [0.0] * plan.workers
@@ -139,18 +149,17 @@ def simulate_step(costs: Costs, plan: Plan, rng: np.random.Generator) -> tuple[f
         waited, last = in_tree(costs, plan, byte * costs.bytes_whole)
         now, busy, sent = now + waited, busy + last, sent + FAN_IN * byte * costs.bytes_whole
     else:
-        adding = n_calls * costs.add
-        now, busy, sent = now + adding, busy + adding, sent + n_calls * back
+        sent += n_calls * back
     ending = costs.step + costs.maximize / plan.steps_an_update
     return now + ending, float(lasting.sum()), busy + ending, sent
 
 
 def in_tree(costs: Costs, plan: Plan, whole: float) -> tuple[float, float]:
     """Return seconds of adding in a tree of workers, and the driver's share of them."""
-    a_sum = whole + costs.receive + costs.check + costs.add
+    a_sum = whole + costs.single.receive + costs.single.add
     levels = max(math.ceil(math.log(plan.workers, FAN_IN)), 1)
     # Each worker first adds its own statistics.
-    own = math.ceil(plan.batch / plan.workers) * (costs.check + costs.add)
+    own = math.ceil(plan.batch / plan.workers) * costs.single.add
     return own + levels * FAN_IN * a_sum, FAN_IN * a_sum
 
 
@@ -163,14 +172,30 @@ def tell_costs(found: dict[int, Costs]) -> None:
     def bursts(level: int) -> Callable[[Costs], str]:
         return lambda costs: f"{1e3 * np.percentile(costs.bursts, level):.0f} ms"
 
-    def own(name: str) -> Callable[[Costs], str]:
+    def told(value: float, name: str) -> str:
         factor, unit = (1e-3, "kB") if name.startswith("bytes") else (1e3, "ms")
-        return lambda costs: f"{factor * getattr(costs, name):.3g} {unit}"
+        return f"{factor * value:.3g} {unit}"
+
+    def of_calls(name: str) -> Callable[[Costs], str]:
+        def cell(costs: Costs) -> str:
+            calls: tuple[CallCosts, ...] = (costs.single, costs.together)
+            return "; ".join(told(getattr(call, name), name) for call in calls)
+
+        return cell
 
     rows = [row("a burst, mean", lambda costs: f"{1e3 * costs.burst:.0f} ms")]
     for level, name in {0: "least", 50: "median", 100: "greatest"}.items():
         rows.append(row(f"… {name} of {REAL}", bursts(level)))
-    rows += [row(words, own(name)) for name, words in WORDS.items()]
+    for name, words in WORDS.items():
+        rows.append(row(words, lambda costs, name=name: told(getattr(costs, name), name)))
+    for name, words in CALL_WORDS.items():
+        rows.append(row(f"a call of one; of {CALL_SIZE}: {words}", of_calls(name)))
+    for size in (1, CALL_SIZE):
+        seconds = row(
+            f"the driver, calls of {size}",
+            lambda costs, size=size: told(costs.driver(size), "driver"),
+        )
+        rows.append(seconds)
     title = "Measured here; per observation unless a row says otherwise"
     tell_table(("", *(f"C = {n_classes}" for n_classes in found)), rows, title)
 
@@ -199,30 +224,32 @@ def tell_many(n_classes: int, costs: Costs) -> None:
     rng, rows = np.random.default_rng(0), []
     for workers in WORKERS:
         cases = [
-            (costs, Plan(workers, rounds * workers, gigabits))
+            Plan(workers, rounds * workers, gigabits)
             for gigabits in BANDWIDTHS
             for rounds in ROUNDS
         ]
-        cases.append((replace(costs, handing=costs.dask), Plan(workers, 4 * workers)))
+        cases.append(Plan(workers, 16 * workers, by_dask=True))
         cells = []
-        for each, plan in cases:
-            found = simulate_steps(each, plan, rng)
+        for plan in cases:
+            found = simulate_steps(costs, plan, rng)
             cells.append(f"{found.rate:.3g}, {100 * found.efficiency:.0f} %")
         rows.append((f"{workers:,}", *cells))
     batches = ["W" if rounds == 1 else f"{rounds} W" for rounds in ROUNDS]
     named = [f"B = {each}, {gbits} Gbit/s" for gbits in BANDWIDTHS for each in batches]
     tell_table(
-        ("workers", *named, "Dask, B = 4 W, 10 Gbit/s"),
+        ("workers", *named, "Dask, B = 16 W, 10 Gbit/s"),
         rows,
         f"C = {n_classes}: observations a second, and share of the time that workers work",
     )
-    limits = {"driver, without M-steps": 1 / costs.driver}
-    limits |= {
-        f"driver, B = {size}": 1 / (costs.driver + (costs.maximize + costs.step) / size)
-        for size in (8, 64, 256)
-    }
+    limits = {}
+    for size in (8, 64, 256, 1_024, 16_384):
+        call_size = Plan(1, size).call_size
+        each = costs.driver(call_size) + (costs.maximize + costs.step) / size
+        limits[f"driver, B = {size:,}"] = 1 / each
     for gigabits in BANDWIDTHS:
-        limits[f"link of {gigabits} Gbit/s"] = 1e9 * gigabits / 8 / costs.bytes_in
+        for call_size in (1, CALL_SIZE):
+            rate = 1e9 * gigabits / 8 * call_size / costs.call(call_size).bytes_in
+            limits[f"link of {gigabits} Gbit/s, calls of {call_size}"] = rate
     tell_table(
         ("", "observations a second", "keeps busy"),
         [
@@ -236,24 +263,18 @@ def tell_many(n_classes: int, costs: Costs) -> None:
 def tell_remedies(n_classes: int, costs: Costs, few: tuple[int, Costs], workers: int) -> None:
     """Print the effect of each remedy."""
     rng = np.random.default_rng(0)
-    base = Plan(workers, workers)
+    base = Plan(workers, 16 * workers)
     labels = 10
-    a_label = replace(base, workers=workers // labels, batch=workers // labels)
-    four, many = 4 * workers, 16 * workers
+    a_label = replace(base, workers=workers // labels, batch=base.batch // labels)
     cases: dict[str, tuple[Costs, Plan, int]] = {
         "as it is": (costs, base, 1),
-        "batches of 16 W": (costs, replace(base, batch=many), 1),
+        "one observation a call": (costs, replace(base, per_call=1), 1),
+        "batches of 4 W": (costs, replace(base, batch=4 * workers), 1),
         "M-step at every fourth step": (costs, replace(base, steps_an_update=4), 1),
-        "batches of 16 W, calls of 16": (costs, replace(base, batch=many, per_call=16), 1),
         f"workers add in a tree of {FAN_IN}": (costs, replace(base, in_tree=True), 1),
-        "the same, batches of 4 W, calls of four": (
-            costs,
-            replace(base, in_tree=True, batch=four, per_call=4),
-            1,
-        ),
         f"ten drivers, a mixture each, C = {n_classes}": (costs, a_label, labels),
         f"ten drivers, a mixture each, C = {few[0]}": (few[1], a_label, labels),
-        "handed out by Dask": (replace(costs, handing=costs.dask), base, 1),
+        "handed out by Dask": (costs, replace(base, by_dask=True), 1),
     }
     rows = []
     for name, (each, plan, drivers) in cases.items():
@@ -264,7 +285,7 @@ def tell_remedies(n_classes: int, costs: Costs, few: tuple[int, Costs], workers:
     tell_table(
         ("", "observations a second", "workers work", "drivers work", "link works"),
         rows,
-        f"C = {n_classes}, {workers:,} workers, 10 Gbit/s, B = W unless said",
+        f"C = {n_classes}, {workers:,} workers, 10 Gbit/s, B = 16 W unless said",
     )
 
 
@@ -273,19 +294,20 @@ def main() -> None:
     given = begin(
         __doc__,
         classes=[4, 20],
+        side=16,
         tell=(False, "only simulate from the last figures"),
         output=Path("output"),
     )
     given.output.mkdir(parents=True, exist_ok=True)
-    began, file = time.perf_counter(), given.output / "many_workers.json"
+    began, file = time.perf_counter(), given.output / f"many_workers_{given.side}.json"
     if not given.tell:
         measured = {}
         for n_classes in given.classes:
-            costs, real = measure(n_classes, given.output)
+            costs, real = measure(n_classes, given.side, given.output)
             measured[n_classes] = {"costs": asdict(costs), "real": real}
             file.write_text(json.dumps(measured))
     measured = json.loads(file.read_text())
-    found = {int(name): Costs(**each["costs"]) for name, each in measured.items()}
+    found = {int(name): Costs.of(each["costs"]) for name, each in measured.items()}
     real = {int(name): each["real"] for name, each in measured.items()}
     tell_costs(found)
     tell_real(found, real)
