@@ -357,8 +357,8 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         records: list[ObservationRecord] = []
         results: list[EStepResult] = []
         total: Arrays = {}
-        failures: dict[int, Exception] = {}
         part: Arrays = {}
+        failures: dict[int, Exception] = {}
         slim = self.settings.revival is None
         call_size = max(min(CALL_SIZE, len(batch) // CALLS), 1) if slim else 1
         with one_blas_thread():
@@ -371,9 +371,9 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                         break
                     continue
                 records.append(ObservationRecord.of(learned_as[len(records)], result, seconds))
-                # in the same parts if calls are made one by one, after a worker was lost
                 part = added(part, result.to_add)
-                if index + 1 == len(batch) or not (index + 1) % call_size:
+                # in the same parts if calls are made one by one, after a worker was lost
+                if call_size > 1 and (index + 1 == len(batch) or not (index + 1) % call_size):
                     total, part = added(total, part), {}
                 troubles = without_excluded(
                     result.troubles, batch[index].classes, self.family.n_classes
@@ -385,7 +385,14 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 raise StepError([batch[at] for at in failures], list(failures.values()))
             try:
                 report = followed(
-                    self.family, self.settings, state, records, results, total, gain, last=last
+                    self.family,
+                    self.settings,
+                    state,
+                    records,
+                    results,
+                    total or part,
+                    gain,
+                    last=last,
                 )
             except Exception as error:
                 require_own_fault(error)
