@@ -39,8 +39,8 @@ from pymc_mcoem.em.maximization import maximize_family
 from pymc_mcoem.em.online_run import CALL_SIZE
 from pymc_mcoem.runs.workers import Answers, Order, Parcel, perform, received
 
-#: Observations and batch size of the real runs.
-REAL, REAL_BATCH = 64, 8
+#: Batch size of the real runs.
+REAL_BATCH = 8
 #: Workers of real runs that sleep for the time of a burst, each with four observations per batch.
 SLEEPING = (2, 8, 16)
 #: Number of answers that an E-step without cost gives in turn.
@@ -148,7 +148,7 @@ class Wire(Executor):
         self.sent.append(len(message))
         self.returned.append(len(content))
         given = answer.found if isinstance(answer, Answers) else [answer]
-        self.answers = [*self.answers, *given][-REAL:]
+        self.answers += given
         future: Future[Any] = Future()
         future.set_result(pickle.loads(content))
         return future
@@ -231,7 +231,7 @@ def driver_seconds(
     return taken[1] - step, step, saved
 
 
-def handing_seconds(pool: Executor, n_out: int, n_in: int, n_calls: int = 200) -> float:
+def handing_seconds(pool: Executor, n_out: int, n_in: int, n_calls: int = 100) -> float:
     """Return seconds of this process for a call without work through an executor."""
     parcel, content = Parcel.of(dict), bytes(n_out)
 
@@ -239,11 +239,12 @@ def handing_seconds(pool: Executor, n_out: int, n_in: int, n_calls: int = 200) -
         orders = (Order(nothing, (content, n_in)),)
         return pool.submit(perform, parcel.token, parcel.content, orders)
 
-    call().result()
-    began = time.process_time()
-    for future in [call() for _ in range(n_calls)]:
-        future.result()
-    return (time.process_time() - began) / n_calls
+    def calls() -> None:
+        for future in [call() for _ in range(n_calls)]:
+            future.result()
+
+    calls()
+    return seconds_of(calls, 7) / n_calls
 
 
 def dask_seconds(n_out: int, n_in: int) -> float:
@@ -286,8 +287,11 @@ def call_costs(
     )
 
 
-def measure(n_classes: int, side: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
-    """Measure everything for one number of classes and one size, real runs included."""
+def measure(n_classes: int, side: int, n_real: int, folder: Path) -> tuple[Costs, dict[str, Any]]:
+    """Measure everything for one number of classes and one size.
+
+    Real runs, of `n_real` observations or more, are included.
+    """
     images, _ = enlarged(400, side, np.random.default_rng(1))
     mixture = mcoem.TemplateMixture.for_images((side, side), n_classes=n_classes)
     parameters = mixture.initialize(list(images[:200]), np.random.default_rng(1), "kmeans")
@@ -304,16 +308,16 @@ def measure(n_classes: int, side: int, folder: Path) -> tuple[Costs, dict[str, A
     with threadpool_limits(1):
         perform(parcel.token, parcel.content, [order(0)])
         wire = Wire()
-        real = {"none": run_real(mixture, parameters, images, wire)}
-        real |= {str(size): run_real(mixture, parameters, images, size) for size in (1, 2)}
-        found = wire.answers[-REAL:]
+        real = {"none": run_real(mixture, parameters, images, n_real, wire)}
+        real |= {str(size): run_real(mixture, parameters, images, n_real, size) for size in (1, 2)}
+        found = wire.answers[-n_real:]
         results = [received(each) for each in found[:N_ANSWERS]]
         running = {name: value.copy() for name, value in results[0].statistics.items()}
         mean = {name: np.zeros_like(value) for name, value in running.items()}
         for each in found:
             add_up(mean, received(each).statistics)
         for value in mean.values():
-            value /= REAL
+            value /= n_real
         maximize = seconds_of(
             lambda: maximize_family(mixture, mean, effective_size=200.0, present=parameters)
         )
@@ -324,7 +328,7 @@ def measure(n_classes: int, side: int, folder: Path) -> tuple[Costs, dict[str, A
         layout = seconds_of(lambda: check_layout(mixture, results[0].statistics))
         here = ordering + layout + single.add
         costs = Costs(
-            bursts=tuple(wire.processor[-REAL:]),
+            bursts=tuple(wire.processor[-n_real:]),
             accept=max(observation - here, 0.0),
             order=ordering,
             maximize=maximize,
@@ -336,7 +340,7 @@ def measure(n_classes: int, side: int, folder: Path) -> tuple[Costs, dict[str, A
         )
         asleep = Asleep(found[:FEW], costs.bursts)
         slept = {
-            str(size): run_real(mixture, parameters, images, size, asleep, 4 * size)
+            str(size): run_real(mixture, parameters, images, n_real, size, asleep, 4 * size)
             for size in SLEEPING
         }
     return costs, {"bursts": real, "sleeping": slept}
@@ -346,6 +350,7 @@ def run_real(
     mixture: mcoem.TemplateMixture,
     parameters: dict[str, np.ndarray],
     images: np.ndarray,
+    n_real: int,
     executor: Executor | int,
     e_step: Any = None,
     batch_size: int = REAL_BATCH,
@@ -361,7 +366,7 @@ def run_real(
         progressbar=False,
     )
     em.partial_fit(images[: 2 * batch_size])  # every process has compiled
-    n_images = max(REAL, 4 * batch_size)
+    n_images = max(n_real, 4 * batch_size)
     began = time.perf_counter()
     em.partial_fit(images[:n_images])
     return n_images / (time.perf_counter() - began)

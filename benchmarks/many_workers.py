@@ -16,7 +16,7 @@ effect of each remedy, some of which are not implemented. Networks have a bandwi
 and no other traffic. Workers are as fast as this machine, and none fails.
 
     python benchmarks/many_workers.py              # C = 4 and 20, 16 × 16 pixels
-    python benchmarks/many_workers.py --classes 30 --side 64
+    python benchmarks/many_workers.py --classes 30 --side 64 --real 16
     python benchmarks/many_workers.py --tell       # simulate again from the last measurements
 
 It writes ``many_workers_16.json`` to ``output/``.
@@ -33,10 +33,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from driver_costs import CALL_WORDS, REAL, REAL_BATCH, WORDS, CallCosts, Costs, measure
+from driver_costs import CALL_WORDS, REAL_BATCH, WORDS, CallCosts, Costs, measure
 from timing import begin, console, tell_table
 
-from pymc_mcoem.em.online_run import CALL_SIZE, CALLS
+from pymc_mcoem.em.online_run import CALL_SIZE, call_size
 
 WORKERS = (1, 2, 10, 100, 256, 1_000)
 ROUNDS = (1, 4, 16)
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def call_size(self) -> int:
-        return self.per_call or max(min(CALL_SIZE, self.batch // CALLS), 1)
+        return self.per_call or call_size(self.batch)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def tell_costs(found: dict[int, Costs]) -> None:
 
     rows = [row("a burst, mean", lambda costs: f"{1e3 * costs.burst:.0f} ms")]
     for level, name in {0: "least", 50: "median", 100: "greatest"}.items():
-        rows.append(row(f"… {name} of {REAL}", bursts(level)))
+        rows.append(row(f"… {name}", bursts(level)))
     for name, words in WORDS.items():
         rows.append(row(words, lambda costs, name=name: told(getattr(costs, name), name)))
     for name, words in CALL_WORDS.items():
@@ -243,13 +243,12 @@ def tell_many(n_classes: int, costs: Costs) -> None:
     )
     limits = {}
     for size in (8, 64, 256, 1_024, 16_384):
-        call_size = Plan(1, size).call_size
-        each = costs.driver(call_size) + (costs.maximize + costs.step) / size
+        each = costs.driver(call_size(size)) + (costs.maximize + costs.step) / size
         limits[f"driver, B = {size:,}"] = 1 / each
     for gigabits in BANDWIDTHS:
-        for call_size in (1, CALL_SIZE):
-            rate = 1e9 * gigabits / 8 * call_size / costs.call(call_size).bytes_in
-            limits[f"link of {gigabits} Gbit/s, calls of {call_size}"] = rate
+        for together in (1, CALL_SIZE):
+            rate = 1e9 * gigabits / 8 * together / costs.call(together).bytes_in
+            limits[f"link of {gigabits} Gbit/s, calls of {together}"] = rate
     tell_table(
         ("", "observations a second", "keeps busy"),
         [
@@ -295,6 +294,7 @@ def main() -> None:
         __doc__,
         classes=[4, 20],
         side=16,
+        real=(64, "observations of each real run"),
         tell=(False, "only simulate from the last figures"),
         output=Path("output"),
     )
@@ -303,7 +303,7 @@ def main() -> None:
     if not given.tell:
         measured = {}
         for n_classes in given.classes:
-            costs, real = measure(n_classes, given.side, given.output)
+            costs, real = measure(n_classes, given.side, given.real, given.output)
             measured[n_classes] = {"costs": asdict(costs), "real": real}
             file.write_text(json.dumps(measured))
     measured = json.loads(file.read_text())

@@ -47,12 +47,10 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.storage import SavedRun
     from pymc_mcoem.labeling import Arrays
 
-__all__ = ["OnlineRun"]
+__all__ = ["OnlineRun", "call_size"]
 
-#: Largest number of observations in a call of a large mini-batch, and smallest number of calls. The
-#: worker adds the statistics of a call, so that the driver can keep more workers busy. The numbers
-#: do not depend on the workers, so that the sums have the same bits for any.
-CALL_SIZE, CALLS = 8, 128
+#: Largest number of observations in a call, and smallest number of calls of several.
+CALL_SIZE, CALLS = 8, 512
 
 
 class OnlineRun(Run[OnlineState, OnlineSettings]):
@@ -360,10 +358,10 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
         part: Arrays = {}
         failures: dict[int, Exception] = {}
         slim = self.settings.revival is None
-        call_size = max(min(CALL_SIZE, len(batch) // CALLS), 1) if slim else 1
+        together = call_size(len(batch)) if slim else 1
         with one_blas_thread():
             for index, result, seconds in self.e_step_results(
-                range(len(batch)), order, state.statistics, call_size
+                range(len(batch)), order, state.statistics, together
             ):
                 if isinstance(result, Exception):
                     failures[index] = result
@@ -373,7 +371,7 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 records.append(ObservationRecord.of(learned_as[len(records)], result, seconds))
                 part = added(part, result.to_add)
                 # in the same parts if calls are made one by one, after a worker was lost
-                if call_size > 1 and (index + 1 == len(batch) or not (index + 1) % call_size):
+                if together > 1 and (index + 1 == len(batch) or not (index + 1) % together):
                     total, part = added(total, part), {}
                 troubles = without_excluded(
                     result.troubles, batch[index].classes, self.family.n_classes
@@ -398,3 +396,19 @@ class OnlineRun(Run[OnlineState, OnlineSettings]):
                 require_own_fault(error)
                 raise StepError(batch, [error] * len(batch)) from error
         return replace(report, observations=timed(records, begun))
+
+
+def call_size(batch_size: int) -> int:
+    """Return how many observations of a mini-batch share a call, which adds their statistics.
+
+    Calls of several let the driver keep more workers busy, if there are enough calls for all. The
+    number does not depend on the workers, so that the sums have the same bits for any.
+
+    Examples
+    --------
+    >>> [call_size(number) for number in (1, 1_000, 1_600, 4_000, 16_000)]
+    [1, 1, 2, 4, 8]
+    """
+    most = min(CALL_SIZE, batch_size // CALLS)
+    # a power of two: batches of four or sixteen times as many as workers are then shared equally
+    return 1 << max(most.bit_length() - 1, 0)

@@ -115,6 +115,7 @@ def test_workers_add_the_statistics_of_large_mini_batches(
     family, rng, at_once, size, most, monkeypatch
 ):
     """Each observation has its record; θ differs by rounding from that of single calls."""
+    monkeypatch.setattr(online_run, "CALLS", 128)
     stream = mixture_stream(rng, size)
     settings = {"parameters": THETA, "batch_size": size}
     em = driver(family, **settings, executor=at_once).partial_fit(stream)
@@ -323,7 +324,10 @@ def test_rows_of_zeros_are_not_sent_and_every_bit_returns():
         "y": np.array([[0.0, 0.0], [1.0, -2.0], [-0.0, 0.0]]),
     }
     result = EStepResult(statistics, class_index=np.arange(9))
-    assert result.__reduce__()[1][1]["statistics"].classes.tolist() == [1, 2]  # the sign of a zero is something
+    assert result.__reduce__()[1][1]["statistics"].classes.tolist() == [
+        1,
+        2,
+    ]  # the sign of a zero is something
     found = pickle.loads(pickle.dumps(result))
     for name, value in statistics.items():
         assert found.statistics[name].tobytes() == value.tobytes()
