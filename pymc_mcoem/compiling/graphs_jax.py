@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -16,7 +16,7 @@ import jax
 
 from pymc_mcoem.compiling.data_functions import Density, compile_with_data
 
-__all__ = ["JaxGraph", "precision", "require_own_process"]
+__all__ = ["JaxGraph", "compiled", "precision", "require_own_process"]
 
 #: Process in which JAX was imported.
 _PROCESS = os.getpid()
@@ -45,6 +45,16 @@ def precision(dtype: str) -> Iterator[None]:
             yield
     finally:
         _is_single.reset(token)
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
+    """Return a function that JAX compiles, on a processor for the widest vectors that it has.
+
+    XLA uses half of their width otherwise, which takes a fifth more time.
+    """
+    if jax.default_backend() == "cpu":
+        options["compiler_options"] = {"xla_cpu_prefer_vector_width": 512}
+    return jax.jit(function, **options)
 
 
 class JaxGraph:

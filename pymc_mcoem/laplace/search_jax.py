@@ -20,7 +20,7 @@ import pytensor.tensor as pt
 from jax.scipy.linalg import solve_triangular
 
 from pymc_mcoem.compiling.flat_functions import N_SETTINGS
-from pymc_mcoem.compiling.graphs_jax import JaxGraph
+from pymc_mcoem.compiling.graphs_jax import JaxGraph, compiled
 from pymc_mcoem.laplace.modes import ModeStatus
 from pymc_mcoem.laplace.newton_jax import by_differences, damped_steps, regular_factors
 
@@ -103,7 +103,7 @@ class LockstepSearch:
         graphs = search.evaluations.graphs(k, x, settings)
         self.graph = JaxGraph(density, [k, x, settings], graphs)
         self._is_bent = len(graphs) > 2
-        self._phase = jax.jit(self._run_phase, static_argnums=(0, 1, 2))
+        self._phase = compiled(self._run_phase, static_argnums=(0, 1, 2))
         self._first_share = _SHARE if jax.default_backend() == "cpu" else 1
 
     def __call__(self, n: int, values: list[Any], shared: list[Any]) -> Fits:

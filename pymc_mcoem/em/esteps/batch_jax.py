@@ -31,7 +31,7 @@ from joblib import cpu_count
 from pymc_mcoem.carlin_chib.compiled_sweeps import Sweeps
 from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriors, class_shares
 from pymc_mcoem.carlin_chib.sweeps_jax import Chains, LockstepSweeps
-from pymc_mcoem.compiling.graphs_jax import JaxGraph, precision, require_own_process
+from pymc_mcoem.compiling.graphs_jax import JaxGraph, compiled, precision, require_own_process
 from pymc_mcoem.compiling.messages import compiling
 from pymc_mcoem.em.esteps.burst_calls import BurstCall, BurstResult
 from pymc_mcoem.laplace.modes import FINE, ModeStatus, search_troubles
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LockstepBursts"]
 
-#: Number of observations in a chunk on a processor; more do not fit into its caches.
-_ON_PROCESSOR = 16
+#: Largest number of observations in a chunk on a processor, whose caches hold no more. Fewer than
+#: twice as many are halved for two threads, down to the second number.
+_ON_PROCESSOR, _HALVED = 32, 16
 #: Largest number of observations in a chunk on an accelerator, and their share of its memory.
 _ON_ACCELERATOR, _MEMORY_SHARE = 1_024, 0.3
 #: Bytes of noise that a chunk may have.
@@ -93,9 +94,9 @@ class LockstepBursts:
         sweeps: type[LockstepSweeps] = LockstepSweeps,
     ) -> None:
         self._density, self._dtype = density, dtype
-        on_processor = jax.default_backend() == "cpu"
-        self.own_noise = on_processor if own_noise is None else own_noise
-        self._n_threads = cpu_count() if on_processor else 1
+        self._on_processor = jax.default_backend() == "cpu"
+        self.own_noise = self._on_processor if own_noise is None else own_noise
+        self._n_threads = cpu_count() if self._on_processor else 1
         self._is_shared = tuple(name not in observation for name in density.data_inputs)
         self._names = tuple(statistics)
         with precision(dtype), _untold():
@@ -107,13 +108,15 @@ class LockstepBursts:
                 pt.cast(pt.as_tensor_variable(value), "float64") for value in statistics.values()
             ]
             self._statistics = JaxGraph(density, [k, x], density.place(expressions, k, x))
-        self._run = jax.jit(self._all_sweeps)
-        self._averaged = jax.jit(self._all_means, static_argnums=0)
-        self._chosen = jax.jit(_packed)
+        self._run = compiled(self._all_sweeps)
+        self._averaged = compiled(self._all_means, static_argnums=0)
+        self._chosen = compiled(_packed)
         self._announced: set[Any] = set()
         #: Total seconds of each part; set it to an empty dictionary to measure them.
         self.seconds: dict[str, float] | None = None
-        self.at_once = at_once or (_ON_PROCESSOR if on_processor else self._that_fit(len(starts)))
+        self.at_once = at_once or (
+            _ON_PROCESSOR if self._on_processor else self._that_fit(len(starts))
+        )
 
     def _that_fit(self, n_starts: int) -> int:
         """Return how many observations fit into the accelerator's memory, a power of two."""
@@ -167,6 +170,10 @@ class LockstepBursts:
         self, calls: Sequence[BurstCall], tune: int, keeps_fit: bool, summed: bool
     ) -> list[BurstResult | None]:
         size = min(self.at_once, self._with_noise(len(calls[0].gains)))
+        if self._on_processor:
+            # for any number of cores, since results depend on the size by rounding
+            half = -(-len(calls) // 2)
+            size = min(size, max(1 << (half - 1).bit_length(), _HALVED))
         chunks = [calls[at : at + size] for at in range(0, len(calls), size)]
         run_chunk = partial(self._chunk, size=size, tune=tune, keeps_fit=keeps_fit, summed=summed)
         key = len(calls[0].gains), tune, len(chunks[0]), summed
