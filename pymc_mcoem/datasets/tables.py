@@ -69,15 +69,14 @@ def read_curves(
         Values (curve, time) on the points of all curves, NaN where a curve has none. Where these
         would be more than one and a half times as many as any curve has, curves keep points of
         their own, (curve, part, own_point): points above values, NaN after the last. Values of
-        several channels are (curve, time, channel).
+        several channels are (curve, time, channel), or a part each.
 
     Raises
     ------
     TypeError
         If `table` is none of these.
     ValueError
-        If a column is missing, a curve has two values at one point, or curves of several channels
-        have hardly a point in common.
+        If a column is missing, or a curve has two values at one point.
 
     Examples
     --------
@@ -285,22 +284,21 @@ def _together(pairs: Sequence[Any], labels: Sequence[Any], names: _Names) -> xr.
         for row, (places, heights) in zip(rows, found, strict=True):
             row[np.searchsorted(grid, places)] = heights
         return _on_grid(rows, labels, grid, names)
+    parts = [names["value"] or "value"]
     if channels:
-        raise ValueError(
-            f"table has curves of {channels[0]} channels at {len(grid)} points in all, no curve at "
-            f"more than {longest}; interpolate them at common points."
-        )
-    own_grids = np.full((len(found), 2, longest), np.nan)
-    for part, pair in zip(own_grids, found, strict=True):
-        part[:, : len(pair[0])] = pair
+        parts = [str(label) for label in names["channels"] or range(*channels)]
+    own_grids = np.full((len(found), 1 + len(parts), longest), np.nan)
+    for rows, (places, heights) in zip(own_grids, found, strict=True):
+        rows[:, : len(places)] = np.vstack([places, heights.T])
     return xr.DataArray(
         own_grids,
         dims=(names["curve"] or "curve", "part", "own_point"),
         coords={
             names["curve"] or "curve": list(labels),
-            "part": [names["time"] or "time", names["value"] or "value"],
+            "part": [names["time"] or "time", *parts],
         },
         name=names["value"],
+        attrs={"channel": names["channel"] or "channel"} if channels else {},
     )
 
 
@@ -323,9 +321,10 @@ def _on_grid(values: np.ndarray, labels: Any, points: Any, names: _Names) -> xr.
 def _with_units(found: xr.DataArray, units: Mapping[str, str] | None) -> xr.DataArray:
     given = dict(units or {})
     if "part" in found.dims:
-        own = [str(name) for name in found["part"].values]
-        known = {**dict.fromkeys(own, ""), **given}
-        found = found.assign_attrs(units=[known[name] for name in own])
+        own = [str(found["part"].values[0]), str(found.name or "value")]
+        of_time, of_values = (given.get(name, "") for name in own)
+        of_parts = [of_time, *[of_values] * (found.sizes["part"] - 1)]
+        found = found.assign_attrs(units=of_parts)
     else:
         own = [str(found.dims[1]), str(found.name or "value")]
         if own[0] in given:

@@ -167,7 +167,7 @@ class CurveSource:
         names.
 
         Curves with points of their own are (observation, 2, own_point), points above values, as
-        `pymc_mcoem.datasets.read_curves` makes them.
+        `pymc_mcoem.datasets.read_curves` makes them, with a row for each of several channels.
 
         Examples
         --------
@@ -188,7 +188,10 @@ class CurveSource:
                 return cls(given, channels=channels)
             return cls(given, str(name), _units_of(name, attributes), channels=channels)
         if given.dims[1:] == (PART, OWN_POINT):
-            return replace(cls._own(given), channels=channels)
+            own = cls._own(given)
+            if isinstance(channels, str) and own.channels is not None:
+                channels = {channels: next(iter(own.channels.values()))}
+            return own if channels is None else replace(own, channels=channels)
         given, channels = _channels_last(given, channels)
         axis = given.dims[1]
         units = _units_of(axis, given[axis].attrs)
@@ -200,11 +203,20 @@ class CurveSource:
     @classmethod
     def _own(cls, given: xr.DataArray) -> CurveSource:
         names = [str(name) for name in given[PART].values]
-        units = dict(zip(names, given.attrs.get("units", ("", "")), strict=True))
+        units = [*given.attrs.get("units", [""] * len(names))]
         places = given[:, 0]
         ends = np.linspace(float(places.min()), float(places.max()), N_OWN)
-        first = np.asarray(given[:FIRST, 1].values, dtype=np.float64)
-        return cls(ends, names[0], units, given.sizes[OWN_POINT], first)
+        first = np.asarray(given[:FIRST, 1:].values, dtype=np.float64)
+        source = cls(ends, names[0], dict(zip(names, units, strict=True)), given.sizes[OWN_POINT])
+        if len(names) == 2:
+            return replace(source, first=first[:, 0])
+        of_values = {str(given.name or "value"): units[1]} if given.name or units[1] else {}
+        return replace(
+            source,
+            units={names[0]: units[0], **of_values},
+            first=np.moveaxis(first, 1, -1),
+            channels={given.attrs.get(CHANNEL, CHANNEL): names[1:]},
+        )
 
     @property
     def coefficients(self) -> str:

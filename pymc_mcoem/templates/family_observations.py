@@ -39,14 +39,15 @@ class TemplateObservations(ModelObservations):
             NaN, or an entry masked in a masked array, is a missing point. A result of this
             method is accepted too. With ``own_points`` it may also be increasing points above
             values, of shape (2, n) with n up to ``own_points``, or a mapping
-            ``{"points": ..., "values": ...}``.
+            ``{"points": ..., "values": ...}``. Values of several channels are (n, n_channels), in
+            a mapping or a pair ``(points, values)``, or a row for each channel below the points.
 
         Returns
         -------
         dict of str to ndarray
             ``observed_values`` with zeros where points are missing and ``observed_mask`` with
             ones where they are not, both of the shape of one observation. With ``own_points``
-            these and ``own_points`` have that length; the points that fill it up are missing.
+            these and ``own_points`` have that length; points that fill it up are missing.
 
         Raises
         ------
@@ -83,6 +84,7 @@ class TemplateObservations(ModelObservations):
                 settings.points[:, 0],
                 settings.own_points,
                 settings.deformation.check_points,
+                settings.channel_shape,
             )
         if settings.coefficients == "nonnegative" and not self._warned_of_negative_values:
             values = encoded["observed_values"].reshape(-1, settings.n_channels).T
@@ -98,6 +100,16 @@ class TemplateObservations(ModelObservations):
                 self._warned_of_negative_values = True
         return encoded
 
+    def in_order(self, observations: xr.DataArray) -> xr.DataArray:
+        """Return a DataArray with the model's dims last and in the model's order.
+
+        Of curves with points of their own, as `pymc_mcoem.datasets.read_curves` gives them, points
+        above values are last.
+        """
+        if {PART, OWN_POINT} <= set(observations.dims):
+            return observations.transpose(..., PART, OWN_POINT)
+        return super().in_order(observations)
+
     def as_source(self, observations: Any) -> Any:
         """Return observations in the form in which they are read; masked entries become NaN.
 
@@ -108,7 +120,9 @@ class TemplateObservations(ModelObservations):
             the range of points: points and values of one curve would be taken for two curves.
         """
         if _is_one_with_points(observations):
-            return {"points": observations[0].values, "values": observations[1].values}
+            values = observations[1:].values.T
+            values = values if self.settings.channel_shape else values[:, 0]
+            return {"points": observations[0].values, "values": values}
         if self.settings.own_points is not None and (
             isinstance(observations, tuple) or self._looks_like_points_above_values(observations)
         ):
@@ -165,13 +179,14 @@ class TemplateObservations(ModelObservations):
             return is_single(self, observations)
         return 0 < depth <= len(self.settings.observation_shape)
 
-    @staticmethod
-    def _are_two_rows(observations: Any) -> bool:
+    def _are_two_rows(self, observations: Any) -> bool:
+        channels = self.settings.channel_shape
         if isinstance(observations, np.ndarray):
-            return observations.ndim == 2 and len(observations) == 2
+            return not channels and observations.ndim == 2 and len(observations) == 2
         if not isinstance(observations, (list, tuple)) or len(observations) != 2:
             return False
-        return all(_depth(row) == 1 or getattr(row, "ndim", 0) == 1 for row in observations)
+        n_axes = [_depth(row) or getattr(row, "ndim", 0) for row in observations]
+        return n_axes == [1, 1 + len(channels)]
 
     def _looks_like_points_above_values(self, observations: Any) -> bool:
         if isinstance(observations, tuple) or not self._are_two_rows(observations):

@@ -60,7 +60,8 @@ class TemplateMixture(RegisteringFamily):
     own_points : int or None, default None
         Largest number of points that an observation may bring with it; for one dimension and
         uncorrelated noise. An observation is then either the values at `points`, or points above
-        values, (2, n); see `encode`. None: all observations are at `points`.
+        values, (2, n), with several channels (1 + n_channels, n); see `encode`. None: all
+        observations are at `points`.
     priors : TemplatePriors or None
         Priors on θ that keep the M-step closed; None for the weak defaults.
     grid_shape : tuple of int or None
@@ -79,8 +80,9 @@ class TemplateMixture(RegisteringFamily):
         ``{"lead": ["II", "V1"]}``; the name is ``channel`` otherwise. It is the last axis of an
         observation, ``(*grid_shape, n_channels)``. Each class has a template for each channel, λ is
         one for all channels, and each channel has a noise variance of its own, as channels may
-        differ in what they measure. Values may be missing in some channels only. None: one value
-        at each point, without that axis. Not with `own_points`.
+        differ in what they measure. Values may be missing in some channels only. With `own_points`
+        an observation brings points that all its channels have in common. None: one value at each
+        point, without that axis.
     offset : float or None, default None
         Standard deviation r of a constant that each observation adds to its values, such as the
         baseline of a recording, in standard deviations of the noise: o ~ Normal(0, r²σ²), for each

@@ -62,9 +62,8 @@ def build_template_model(
         mask = pm.Data("observed_mask", np.ones(size), dims=dims)
         points: Any = settings.points
         if settings.own_points is not None:
-            points = pm.Data("own_points", pad_points(points[: size[0], 0], size[0]), dims=dims)[
-                :, None
-            ]
+            own = pad_points(points[: size[0], 0], size[0])
+            points = pm.Data("own_points", own, dims=dims[:1])[:, None]
 
         class_index = pm.Categorical("class_index", p=data["weights"])
         prior = _DeformationPrior(settings, data, class_index)

@@ -90,7 +90,11 @@ def _reshaped(found: tuple[int, ...], shape: tuple[int, ...], has_channels: bool
 
 
 def encode_own_points(
-    observation: Any, grid: np.ndarray, most: int, check: Callable[[np.ndarray], None]
+    observation: Any,
+    grid: np.ndarray,
+    most: int,
+    check: Callable[[np.ndarray], None],
+    channels: tuple[int, ...] = (),
 ) -> dict[str, np.ndarray]:
     """Return points, values and mask of one observation; see `TemplateMixture.encode`.
 
@@ -103,6 +107,8 @@ def encode_own_points(
         at its first point.
     check : callable
         Raises ValueError if points (n, 1) lie where they must not.
+    channels : tuple of int
+        Their number, if an observation has an axis of them.
 
     Examples
     --------
@@ -121,23 +127,25 @@ def encode_own_points(
         observation = [observation["points"], observation["values"]]
     if isinstance(observation, (list, tuple)) and len(observation) == 2:
         rows = [as_values("observation", row) for row in observation]
-        if rows[0].shape != rows[1].shape:
+        if rows[0].ndim > 1 or rows[1].shape != rows[0].shape + channels:
+            told = f"a row of {channels[0]} channels" if channels else "one value"
             raise ValueError(
                 f"observation has points of shape {rows[0].shape} and values of shape "
-                f"{rows[1].shape}; give one value for each point."
+                f"{rows[1].shape}; give {told} for each point."
             )
-        observation = np.ma.stack(rows) if rows[0].ndim else observation
+        observation = np.ma.vstack([rows[0], rows[1].T]) if rows[0].ndim else observation
     array = as_values("observation", observation)
     table = np.array(array.filled(np.nan))
-    if table.shape == grid.shape:
-        table = np.stack([grid, table])
-    if table.ndim != 2 or len(table) != 2 or not table.size:
+    if table.shape == grid.shape + channels:
+        table = np.vstack([grid, table.T])
+    n_rows = 1 + int(np.prod(channels))
+    if table.ndim != 2 or len(table) != n_rows or not table.size:
         raise ValueError(
-            f"observation has shape {array.shape}; give points above values, (2, n) with n from 1 "
-            f"to own_points, {most}, or the values at the mixture's {len(grid)} points."
+            f"observation has shape {array.shape}; give points above values, ({n_rows}, n) with n "
+            f"from 1 to own_points, {most}, or the values at the mixture's {len(grid)} points."
         )
     # points without a value are dropped, wherever they are
-    table = table[:, ~np.isnan(table[1])]
+    table = table[:, ~np.isnan(table[1:]).all(axis=0)]
     if table.shape[1] > most:
         raise ValueError(
             f"observation has {table.shape[1]} values; the mixture takes up to {most}: make it "
@@ -153,9 +161,11 @@ def encode_own_points(
         check(points[:, None])
     except ValueError as error:
         raise ValueError(f"observation: {error}") from error
-    short = np.full(most, np.nan)
-    short[: points.size] = table[1]
-    return {**encode_observation(short, (most,)), "own_points": pad_points(points, most)}
+    short = np.full((most, n_rows - 1), np.nan)
+    short[: points.size] = table[1:].T
+    shape = (most, *channels)
+    encoded = encode_observation(short.reshape(shape), shape)
+    return {**encoded, "own_points": pad_points(points, most)}
 
 
 def goes_below_zero(values: np.ndarray) -> bool:

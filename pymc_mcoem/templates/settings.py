@@ -158,23 +158,23 @@ class TemplateSettings:
     @property
     def observation_shape(self) -> tuple[int, ...]:
         """Shape of the data of one observation."""
-        return self.value_shape if self.own_points is None else (self.own_points,)
+        if self.own_points is None:
+            return self.value_shape
+        return (self.own_points, *self.channel_shape)
 
     @property
     def observation_dims(self) -> tuple[str, ...]:
         """Names of the axes of one observation."""
-        return self.value_dims if self.own_points is None else (OWN_POINT,)
+        if self.own_points is None:
+            return self.value_dims
+        return (OWN_POINT, *self.channel_dims)
 
     @property
     def observation_coords(self) -> tuple[np.ndarray, ...]:
         """Labels along the axes of one observation."""
-        if self.own_points is not None:
-            return (np.arange(self.own_points),)
-        return (
-            self.dim_coords
-            if self.channel_labels is None
-            else (*self.dim_coords, self.channel_labels)
-        )
+        own = self.own_points
+        places = self.dim_coords if own is None else (np.arange(own),)
+        return places if self.channel_labels is None else (*places, self.channel_labels)
 
     @property
     def learned(self) -> np.ndarray:
@@ -295,11 +295,6 @@ def _check_channels(name: str | None, names: tuple[str, ...], options: Mapping[s
         raise ValueError(
             f"channels: their axis is called {name!r}, as another one is; give it a name of its "
             f"own, other than {names} and {sorted(RESERVED_BESIDE_CHANNELS)}."
-        )
-    if options["own_points"] is not None:
-        raise ValueError(
-            "channels: own_points is known for one channel alone; leave own_points out, and mark "
-            "values that a channel lacks with NaN."
         )
 
 

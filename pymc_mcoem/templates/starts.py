@@ -451,10 +451,18 @@ def _positive_templates(draws: np.ndarray, design: np.ndarray, level: float) -> 
 def _on_grid(
     grid: np.ndarray, values: np.ndarray, mask: np.ndarray, own_points: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return values and mask on the grid (n_grid,), interpolated linearly, missing outside."""
-    drawn = np.full((len(values), len(grid)), np.nan)
-    for row, value, seen, points in zip(drawn, values, mask > 0, own_points, strict=True):
-        row[:] = np.interp(grid, points[seen], value[seen], left=np.nan, right=np.nan)
+    """Return values and mask on the grid (n_grid,), interpolated linearly, missing outside.
+
+    Rows of values and of the result have channels in turn at each point.
+    """
+    shape = (*own_points.shape, -1)
+    given, seen = values.reshape(shape), mask.reshape(shape) > 0
+    drawn = np.full((len(values), len(grid), given.shape[2]), np.nan)
+    for i, c in np.argwhere(seen.any(axis=1)):
+        known = seen[i, :, c]
+        xy = own_points[i, known], given[i, known, c]
+        drawn[i, :, c] = np.interp(grid, *xy, left=np.nan, right=np.nan)
+    drawn = drawn.reshape(len(values), -1)
     known = ~np.isnan(drawn)
     return np.where(known, drawn, 0.0), known.astype(np.float64)
 

@@ -377,7 +377,8 @@ def test_estimators_take_rows_of_color_images(rng):
         (lambda: leads(channels="lead"), "points are no curves"),
         (lambda: leads(channels={"time": 2}), "'time'"),
         (lambda: leads(channels={"class": 2}), "'class'"),
-        (lambda: leads(own_points=20), "own_points is known for one channel"),
+        (lambda: leads(own_points=20).encode((TIMES, TIMES)), "give a row of 2 channels for each"),
+        (lambda: leads(own_points=20).encode(np.ones((2, 9))), r"points above values, \(3, n\)"),
         (lambda: colors(channels=4), "as many channels as the shape has"),
         (lambda: leads(priors=TemplatePriors(noise_rate=np.ones(3))), "noise_rate has shape"),
         (lambda: colors().encode(np.ones((5, 4))), "all its 3 channels along the last axis"),
@@ -438,8 +439,12 @@ class TestReadingCurves:
         assert np.isnan(found[0]).sum() == 3
         with pytest.raises(ValueError, match="different numbers of channels"):
             read_curves([pairs[0], ([0, 1], np.ones((2, 3)))])
-        with pytest.raises(ValueError, match="common points"):
-            read_curves([pairs[0], ([0.5, 1.5, 2.5], np.ones((3, 2)))])
+        own = read_curves([pairs[0], ([0.5, 1.5, 2.5], np.ones((3, 2)))], channel="lead")
+        assert own.dims == ("curve", "part", "own_point")
+        assert own.part.values.tolist() == ["time", "0", "1"]
+        np.testing.assert_array_equal(own[0], [[0, 1, np.nan], [1, 3, np.nan], [2, np.nan, np.nan]])
+        mixture = TemplateMixture.for_curves(own, 1)
+        assert mixture.parameters.templates.dims == ("class", "lead", "basis")
 
     def test_functions_with_several_values_and_lists_of_arrays(self):
         given = SimpleNamespace(
@@ -462,6 +467,78 @@ class TestReadingCurves:
         np.testing.assert_array_equal(found, self.values[..., :2])
         listed = read_curves([*self.values])
         np.testing.assert_array_equal(listed, self.values)
+
+
+class TestPointsOfTheirOwn:
+    """Channels of curves that are measured at different times."""
+
+    def test_the_grid_and_own_points_are_one_model(self, rng, without_compiler):
+        mixture, plain = leads(own_points=15), leads()
+        theta, values = theta_of(plain, rng), observation_of(plain, rng)
+        known = ~np.isnan(values).all(axis=1)
+        given = {
+            "grid": values,
+            "pair": (TIMES, values),
+            "rows": np.vstack([TIMES[known], values[known].T]),
+            "mapping": {"points": TIMES, "values": np.ma.masked_invalid(values)},
+            "encoded": mixture.encode(values),
+        }
+        point = {
+            "class_index": np.array(1),
+            "deformation": rng.normal(1, 0.2, 4),
+            "scale_log__": np.array(0.1),
+        }
+        expected = plain.condition(values, theta).compile_logp()(point)
+        for name, observation in given.items():
+            found = mixture.condition(observation, theta).compile_logp()(point)
+            assert found == pytest.approx(expected, rel=1e-12), name
+
+    def test_what_is_one_curve_and_what_several(self):
+        mixture = leads(own_points=9)
+        times, values = np.linspace(0, 1, 9), np.ones((9, 2))
+        assert mixture.is_single([times, values])
+        assert mixture.is_single({"points": times, "values": values})
+        assert mixture.is_single(np.vstack([times, values.T]))
+        assert not mixture.is_single([(times, values)])
+        assert not mixture.is_single([(times, values), (times[:5], values[:5])])
+        assert not mixture.is_single(np.ones((4, 3, 9)))
+        with pytest.raises(TypeError, match="list of"):
+            mixture.as_source((times, values))
+
+    @pytest.mark.parametrize("start", ["kmeans", "exemplars"])
+    def test_from_a_table_to_the_last_plot(self, start, rng):
+        """Two kinds of walks at times of their own, with names and units kept."""
+        kinds, rows = rng.integers(2, size=40), []
+        for walk, kind in enumerate(kinds):
+            for s in np.sort(rng.uniform(0, 1, size=10)):
+                knee = 60 * np.exp(-((s - 0.3 - 0.4 * kind) ** 2) / 0.02) + rng.normal()
+                hip = 30 * np.cos(3 * s) + rng.normal() if rng.random() < 0.9 else np.nan
+                rows.append((walk, s, knee, hip))
+        table = pd.DataFrame(rows, columns=["walk", "s", "knee", "hip"])
+        curves = read_curves(
+            table,
+            curve="walk",
+            time="s",
+            value=["knee", "hip"],
+            channel="joint",
+            units={"value": "degrees"},
+        )
+        mixture = TemplateMixture.for_curves(curves, 2, n_landmarks=12, n_warp_kernels=3)
+        em = OnlineEM(mixture, start=start, n_start=20, random_seed=1, progressbar=False)
+        em.partial_fit(curves)
+        assert em.n_seen == 40
+        assert em.parameters.templates.joint.values.tolist() == ["knee", "hip"]
+        found = mixture.register(curves[30:], em.parameters, draws=20, tune=5, progressbar=False)
+        assert found.aligned_mean.dims == ("observation", "class", "s", "joint")
+        assert found.template_mean.attrs == {"long_name": "value", "units": "degrees"}
+        labels = found.class_probability.argmax("class")
+        assert adjusted_rand_score(kinds[30:], labels) == 1.0
+        drawn = plot_templates(em.parameters, mixture, backend="none").viz
+        assert drawn["xlabel"]["template"].values.ravel()[0]["string"] == "s"
+        one = mixture.register(curves[30], em.parameters, draws=20, tune=5)
+        plot_registration(one.sel(joint="hip"), curves[30].values[[0, 2]], backend="none")
+        assert mixture.is_single(curves[0])
+        assert em.partial_fit(curves[0]).n_seen == 41
 
 
 def test_a_class_without_values_of_a_channel_has_the_noise_of_all_classes_there(rng):

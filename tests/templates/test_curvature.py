@@ -121,6 +121,7 @@ MIXTURES = {
     "curves": lambda: curves(),
     "curves-scale": lambda: curves(scale=(10.0, 10.0)),
     "own-points": lambda: curves(own_points=8),
+    "own-points-channels": lambda: curves(own_points=8, channels=2),
     "correlated": lambda: images(noise_correlation=correlation(SIDE**2)),
     "correlated-curves-scale": lambda: curves(
         scale=(10.0, 10.0), noise_correlation=correlation(len(AGES))
@@ -144,7 +145,7 @@ def at_random(mixture, rng):
     values[rng.random(size=shape) < 0.2] = np.nan
     observation = values
     if "own_points" in mixture.observation:
-        observation = (np.sort(rng.uniform(1, 18, size=values.size)), values)
+        observation = (np.sort(rng.uniform(1, 18, size=len(values))), values)
     data = {**theta, **mixture.encode(observation)}
     start = mixture.geometry.starts[0]
     return data, start + 0.2 * rng.normal(size=start.size)

@@ -72,6 +72,9 @@ MIXTURES |= {
     "curves": curves,
     "scaled curves": lambda: curves(scale=(9.0, 10.0), noise="class", covariance="diagonal"),
     "curves at points of their own": lambda: curves(own_points=15),
+    "leads at points of their own": lambda: curves(
+        own_points=15, channels=2, scale=(9.0, 10.0), offset=10.0
+    ),
     "full curves": lambda: curves(covariance="full"),
     "correlated": lambda: mixture_of(
         RigidMotion() + field(), noise_correlation=correlation(POINTS)
@@ -149,7 +152,8 @@ def data_of(mixture, rng):
 def observation_of(mixture, rng):
     """Return an image or a curve with missing points, or a shorter curve at other points."""
     if mixture.settings.own_points is not None:
-        return np.stack([np.sort(rng.uniform(2.0, 9.0, size=13)), rng.normal(size=13)])
+        n_rows = mixture.settings.n_channels
+        return np.vstack([np.sort(rng.uniform(2.0, 9.0, size=13)), rng.normal(size=(n_rows, 13))])
     found = rng.normal(size=mixture.settings.observation_shape)
     found.flat[[2, 8, 9]] = np.nan
     return found
