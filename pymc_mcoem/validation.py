@@ -18,6 +18,8 @@ __all__ = [
 
 #: Largest absolute value in observations; sums of squares of larger ones may not be finite.
 LARGEST = 1e100
+#: Most characters of a value that an error shows, so that its remedy stays in sight.
+SHOWN = 120
 
 
 def as_numbers(name: str, value: Any) -> np.ndarray:
@@ -49,7 +51,9 @@ def as_numbers(name: str, value: Any) -> np.ndarray:
             raise TypeError
         return array.astype(np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} is {value!r}; give real numbers.") from None
+        shown = " ".join(repr(value).split())
+        shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + " ..."
+        raise ValueError(f"{name} is {shown}; give real numbers.") from None
 
 
 def is_number(value: Any) -> bool:

@@ -27,6 +27,11 @@ FIRST = 50
 #: Points of a mixture whose curves have points of their own.
 N_OWN = 50
 
+_CURVES_NOT_POINTS = (
+    "If these are curves, give for_curves what datasets.read_curves makes of them; it takes "
+    "tables, arrays, pairs of times and values, and a DataArray."
+)
+
 
 class CurveGrid:
     r"""Design points of curves, and landmarks and bandwidth of the templates behind them.
@@ -100,11 +105,14 @@ class CurveGrid:
         n_landmarks: int = 35,
         bandwidth: float | None = None,
     ) -> None:
-        points = as_numbers("points", points)
+        try:
+            points = as_numbers("points", points)
+        except ValueError as error:
+            raise ValueError(f"{error} {_CURVES_NOT_POINTS}") from None
         if points.ndim != 1 or points.size < 4:
             raise ValueError(
                 f"points has shape {points.shape}; give a vector of at least four, as fewer do not "
-                "show how a curve is warped, or curves as a DataArray; see datasets.read_curves."
+                f"show how a curve is warped. {_CURVES_NOT_POINTS}"
             )
         if not np.isfinite(points).all():
             raise ValueError(f"points is {points}, which is not finite; drop those points.")

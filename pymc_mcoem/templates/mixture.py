@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from inspect import Parameter, signature
 from typing import Any, Self
 
 import numpy as np
@@ -217,6 +218,7 @@ class TemplateMixture(RegisteringFamily):
         >>> TemplateMixture.for_images((8, 8), n_classes=3).settings.deformation.n_parameters
         38
         """
+        _refuse_unknown(cls, cls.for_images, options)
         sides, channels = split_shape(shape, channels)
         grid = ImageGrid(sides, n_landmarks, n_kernels)
         field = DisplacementField.on_grid(grid.landmarks, grid.width, landmark_correlation)
@@ -352,6 +354,7 @@ class TemplateMixture(RegisteringFamily):
                 f"{taken[0]}: the axis of curves is named as the points are; give them a name, as "
                 "xarray.DataArray(points, name='age')."
             )
+        _refuse_unknown(cls, cls.for_curves, options)
         source = CurveSource.of(points, channels)
         grid = CurveGrid(source.points, interval, n_landmarks, bandwidth)
         basis = GaussianBasis.regular([grid.landmarks], grid.bandwidth)
@@ -437,3 +440,19 @@ class TemplateMixture(RegisteringFamily):
             f"TemplateMixture({settings.n_classes} classes, observations of shape "
             f"{settings.value_shape}, {settings.basis!r}, {settings.deformation!r})"
         )
+
+
+def _refuse_unknown(
+    kind: type[TemplateMixture], make: Callable[..., Any], options: Mapping[str, Any]
+) -> None:
+    """Raise a TypeError that names what a way to make mixtures takes, if it does not take all."""
+    own = signature(kind.__init__).parameters.values()
+    if any(each.kind is Parameter.VAR_KEYWORD for each in own):
+        return  # a derived class may take anything
+    ways = {each.name for each in own if each.kind is Parameter.KEYWORD_ONLY}
+    fixed = {"options", "grid_shape", "dim_names"}
+    known = sorted((ways | set(signature(make).parameters)) - fixed)
+    for name in options:
+        if name not in known:
+            missing = "; mark values that are missing with NaN" if "mask" in name else ""
+            raise TypeError(f"{name}: {make.__name__} does not take it{missing}. It takes {known}.")

@@ -403,5 +403,25 @@ def test_what_is_fixed_for_curves_is_no_option():
         TemplateMixture.for_curves(AGES, 2, dim_names=("x",))
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TemplateMixture.for_curves(AGES, 2, smoothness=3), "smoothness: for_curves does"),
+        (lambda: TemplateMixture.for_images((5, 5), 2, mask=AGES), "missing with NaN. It takes"),
+        (lambda: TemplateMixture.for_images((5, 5), 2, dim_names="xy"), "It takes .*'channels'"),
+    ],
+)
+def test_unknown_options_are_told_what_there_is(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("curves", [np.ones((50, 8)), [(AGES, AGES)] * 50])
+def test_curves_in_place_of_points_are_told_of_read_curves(curves):
+    with pytest.raises(ValueError, match=r"what datasets\.read_curves makes") as raised:
+        TemplateMixture.for_curves(curves, 2)
+    assert len(str(raised.value)) < 400
+
+
 OWN = make_mixture(own_points=9)
 ENCODED = OWN.encode(([3.0, 4.0], [1.0, 2.0]))
