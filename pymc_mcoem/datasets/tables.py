@@ -284,10 +284,10 @@ def _together(pairs: Sequence[Any], labels: Sequence[Any], names: _Names) -> xr.
         for row, (places, heights) in zip(rows, found, strict=True):
             row[np.searchsorted(grid, places)] = heights
         return _on_grid(rows, labels, grid, names)
-    parts = [names["value"] or "value"]
+    value_names = [names["value"] or "value"]
     if channels:
-        parts = [str(label) for label in names["channels"] or range(*channels)]
-    own_grids = np.full((len(found), 1 + len(parts), longest), np.nan)
+        value_names = [str(label) for label in names["channels"] or range(*channels)]
+    own_grids = np.full((len(found), 1 + len(value_names), longest), np.nan)
     for rows, (places, heights) in zip(own_grids, found, strict=True):
         rows[:, : len(places)] = np.vstack([places, heights.T])
     return xr.DataArray(
@@ -295,7 +295,7 @@ def _together(pairs: Sequence[Any], labels: Sequence[Any], names: _Names) -> xr.
         dims=(names["curve"] or "curve", "part", "own_point"),
         coords={
             names["curve"] or "curve": list(labels),
-            "part": [names["time"] or "time", *parts],
+            "part": [names["time"] or "time", *value_names],
         },
         name=names["value"],
         attrs={"channel": names["channel"] or "channel"} if channels else {},

@@ -460,8 +460,8 @@ def _on_grid(
     drawn = np.full((len(values), len(grid), given.shape[2]), np.nan)
     for i, c in np.argwhere(seen.any(axis=1)):
         known = seen[i, :, c]
-        xy = own_points[i, known], given[i, known, c]
-        drawn[i, :, c] = np.interp(grid, *xy, left=np.nan, right=np.nan)
+        curve = own_points[i, known], given[i, known, c]
+        drawn[i, :, c] = np.interp(grid, *curve, left=np.nan, right=np.nan)
     drawn = drawn.reshape(len(values), -1)
     known = ~np.isnan(drawn)
     return np.where(known, drawn, 0.0), known.astype(np.float64)
