@@ -61,7 +61,7 @@ def stored_images(folder: Path, n_images: int) -> da.Array:
 
 def opened_run(path: Path, client: Client, **settings: Any) -> mcoem.OnlineEM:
     """Return the saved run, if there is one, or a new one."""
-    settings["executor"] = client.get_executor()
+    settings["executor"] = client.get_executor(pure=False)
     priors = mcoem.TemplatePriors(weight_concentration=10.0)
     mixture = mcoem.TemplateMixture.for_images(
         (8, 8),

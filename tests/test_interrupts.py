@@ -919,7 +919,8 @@ def made():
     if workers == "dask":
         from distributed import Client
 
-        return Client(n_workers=2, threads_per_worker=1, dashboard_address=None).get_executor()
+        client = Client(n_workers=2, threads_per_worker=1, dashboard_address=None)
+        return client.get_executor(pure=False)
     return None
 
 

@@ -36,7 +36,7 @@ N_DUE = 5.0
 
 #: A class that is visited this many times more seldom than a search expects is flagged. The search
 #: uses Laplace's approximation, which is not exact.
-MUCH_RARER = 20.0
+MUCH_RARER = 10.0
 
 #: Smallest share of unvisited modes of other variables that is flagged; it is approximate.
 LEAST_MODE = 0.02

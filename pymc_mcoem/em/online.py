@@ -73,8 +73,8 @@ class OnlineEM(Driver[OnlineRun]):
         with the generators of a stream without the one that failed.
     executor : concurrent.futures.Executor, int or Workers, optional
         Executor that runs the E-steps of a mini-batch: a process pool, Dask's
-        ``client.get_executor()``, mpi4py's ``MPIPoolExecutor``; a number stands for a pool of as
-        many processes that the driver makes itself. `batch_size` should be at least the number of
+        ``client.get_executor(pure=False)``, mpi4py's ``MPIPoolExecutor``; a number stands for a
+        pool of as many processes that the driver makes itself. `batch_size` should be at least the number of
         workers. The parameters are bitwise identical for any number of workers. `Workers` ends
         those that hang. Not saved with a run.
     on_error : {"raise", "skip"}, callable or pathlib.Path

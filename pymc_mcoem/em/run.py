@@ -180,7 +180,8 @@ class Run[State: RunState, Settings: RunSettings]:
         """
         waiting, failed = deque(items), 0
         group_size, as_one = min(getattr(self.settings.e_step, "group_size", 1), len(items)), joined
-        if group_size == 1 < call_size:
+        # with a time limit an observation that hangs is found at its own call
+        if group_size == 1 < call_size and not self.executor.has_timeout:
             group_size, as_one = call_size, summed
         while waiting:
             orders = map(partial(order, failed), tuple(waiting))

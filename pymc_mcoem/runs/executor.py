@@ -107,6 +107,11 @@ class Dispatcher:
         """Whether calls run in workers and not in this process."""
         return self._executor is not None or self._size is not None
 
+    @property
+    def has_timeout(self) -> bool:
+        """Whether workers are ended that take too long."""
+        return self._timeout is not None
+
     @cached_property
     def compiled(self) -> Any:
         """The object, made in this process at its first use."""

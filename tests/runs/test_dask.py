@@ -38,14 +38,14 @@ def client():
 
 def test_a_cluster_gives_the_same_bytes(family, stream, client):
     settings = {"parameters": THETA, "batch_size": 6}
-    found = driver(family, **settings, executor=client.get_executor()).partial_fit(stream)
+    found = driver(family, **settings, executor=client.get_executor(pure=False)).partial_fit(stream)
     assert_same(found, driver(family, **settings).partial_fit(stream))
 
     def fitted(executor):
         saem = SAEM(family, e_step=Noisy(), random_seed=1, progressbar=False, executor=executor)
         return saem.fit(stream, 3)
 
-    assert fitted(client.get_executor()).parameters.identical(fitted(None).parameters)
+    assert fitted(client.get_executor(pure=False)).parameters.identical(fitted(None).parameters)
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, client, tm
     stream[20] = 7.0
     settings = {"parameters": THETA, "batch_size": 6}
     e_step = Deadly(lives(tmp_path / "one", 1))
-    found = driver(family, e_step=e_step, **settings, executor=client.get_executor())
+    found = driver(family, e_step=e_step, **settings, executor=client.get_executor(pure=False))
     found.partial_fit(stream)
     assert not list((tmp_path / "one").iterdir())
     clean = driver(family, e_step=Deadly(lives(tmp_path / "none", 0)), **settings)
@@ -63,7 +63,9 @@ def test_a_worker_killed_in_mid_burst_changes_nothing(family, stream, client, tm
 @pytest.mark.slow
 def test_a_worker_killed_between_bursts_is_replaced(family, stream, client):
     settings = {"parameters": THETA, "batch_size": 6}
-    found = driver(family, **settings, executor=client.get_executor()).partial_fit(stream[:30])
+    found = driver(family, **settings, executor=client.get_executor(pure=False)).partial_fit(
+        stream[:30]
+    )
     os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
     found.partial_fit(stream[30:])
     assert_same(found, driver(family, **settings).partial_fit(stream))
@@ -93,12 +95,14 @@ def test_workers_read_an_array_on_the_disk(family, stream, client, tmp_path):
     da.from_array(stream, chunks=7).to_zarr(place)
     lying = da.from_zarr(place)
     settings = {"parameters": THETA, "batch_size": 6}
-    found = driver(family, **settings, executor=client.get_executor()).partial_fit(lying[:30])
+    found = driver(family, **settings, executor=client.get_executor(pure=False)).partial_fit(
+        lying[:30]
+    )
     os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
     found.partial_fit(lying, skip=found.position)
     assert_same(found, driver(family, **settings).partial_fit(stream))
 
-    passed = driver(family, **settings, executor=client.get_executor())
+    passed = driver(family, **settings, executor=client.get_executor(pure=False))
     passed.partial_fit(Passes(lying, 2, random_seed=1))
     expected = driver(family, **settings).partial_fit(Passes(stream, 2, random_seed=1))
     assert_same(passed, expected)
@@ -108,5 +112,5 @@ def test_workers_read_an_array_on_the_disk(family, stream, client, tmp_path):
 def test_an_array_in_the_memory_of_workers(family, stream, client):
     lying = client.persist(da.from_array(stream, chunks=7))
     settings = {"parameters": THETA, "batch_size": 6}
-    found = driver(family, **settings, executor=client.get_executor()).partial_fit(lying)
+    found = driver(family, **settings, executor=client.get_executor(pure=False)).partial_fit(lying)
     assert_same(found, driver(family, **settings).partial_fit(stream))

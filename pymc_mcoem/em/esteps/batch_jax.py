@@ -171,7 +171,7 @@ class LockstepBursts:
     ) -> list[BurstResult | None]:
         size = min(self.at_once, self._with_noise(len(calls[0].gains)))
         if self._on_processor:
-            # for any number of cores, since results depend on the size by rounding
+            # whatever the number of cores, since results depend on the size by rounding
             half = -(-len(calls) // 2)
             size = min(size, max(1 << (half - 1).bit_length(), _HALVED))
         chunks = [calls[at : at + size] for at in range(0, len(calls), size)]
