@@ -74,9 +74,9 @@ class OnlineEM(Driver[OnlineRun]):
     executor : concurrent.futures.Executor, int or Workers, optional
         Executor that runs the E-steps of a mini-batch: a process pool, Dask's
         ``client.get_executor(pure=False)``, mpi4py's ``MPIPoolExecutor``; a number stands for a
-        pool of as many processes that the driver makes itself. `batch_size` should be at least the number of
-        workers. The parameters are bitwise identical for any number of workers. `Workers` ends
-        those that hang. Not saved with a run.
+        pool of as many processes that the driver makes itself. `batch_size` should be at least the
+        number of workers. The parameters are bitwise identical for any number of workers.
+        `Workers` ends those that hang. Not saved with a run.
     on_error : {"raise", "skip"}, callable or pathlib.Path
         How to handle a record that cannot be read, that the family refuses or that cannot be
         learned: the call ends with an error, or the stream goes on without it. In both cases the
