@@ -573,13 +573,13 @@ def proportions(
 
 def one_odd_group(n_nodes: int = 150) -> PublishedModel:
     """Return four groups of twenty subjects, with one mean in common or one each."""
-    rng = np.random.default_rng(47401)
+    rng = np.random.RandomState(47401)  # the author's
     counts = np.array([rng.binomial(20, p, size=20) for p in (0.61, 0.50, 0.49, 0.51)])
     return proportions(
         counts,
         20,
         varies="mean",
-        source="Kruschke 2011, chapter 12, new random data",
+        source="Kruschke 2011, chapter 12",
         n_nodes=n_nodes,
     )
 
