@@ -217,6 +217,8 @@ class Limit:
 
     Attributes
     ----------
+    seconds : float
+        For each observation of the call.
     first : float
         Additional seconds for a worker's first call of an object by a function, which compiles.
     driver : int

@@ -63,17 +63,21 @@ class EStepResult:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to pickle the result for sending: without rows of zeros in the statistics."""
-        found = {
-            name: value for name, value in vars(self).items() if name in ("statistics", "summed")
-        }
-        sent = {name: _SentRows.of(value) for name, value in found.items() if value}
+        sums = {"statistics": self.statistics, "summed": self.summed}
+        sent = {name: _SentRows.of(found) for name, found in sums.items() if found}
         given = {name: value for name, value in vars(self).items() if name not in sent}
         return _whole, (given, sent)
 
 
 @dataclass(frozen=True)
 class _SentRows:
-    """Rows of the statistics of some classes; those of the others are zero."""
+    """Rows of the statistics of some classes; those of the others are zero.
+
+    Attributes
+    ----------
+    classes : ndarray of int of shape (n_sent,)
+    rows : dict of str to ndarray of shape (n_sent, *shape)
+    """
 
     classes: np.ndarray
     rows: dict[str, np.ndarray]
