@@ -13,6 +13,7 @@ from .classification.error_rate import live_error_rate as live_error_rate
 from .classification.estimator import TemplateClustering as TemplateClustering
 from .classification.labels import majority_labels as majority_labels
 from .classification.prequential import predict_then_learn as predict_then_learn
+from .density.joint_index import join_indices as join_indices
 from .diagnostics.latents import class_latents as class_latents
 from .diagnostics.model_comparison import bayes_factors as bayes_factors
 from .diagnostics.summary import class_index_summary as class_index_summary

@@ -24,6 +24,7 @@ __all__ = [
     "UNVISITED",
     "StepStatistics",
     "SweepStatistics",
+    "is_recorded",
     "read_prior",
     "read_statistics",
 ]
@@ -304,6 +305,11 @@ def _vectors_of_index(
     if own:
         return own * len(_scalars_by_step(stats, INDEX, shape))
     return _vectors_by_step(stats, statistic, shape)
+
+
+def is_recorded(stats: Any, name: str) -> bool:
+    """Return whether sample statistics, or None, have those of a `CarlinChib` of this index."""
+    return stats is not None and INDEX in stats and bool((stats[INDEX] == index_key(name)).any())
 
 
 def read_prior(stats: Any, index: Any) -> np.ndarray | None:

@@ -136,8 +136,8 @@ def find_class_index(model: pm.Model) -> TensorVariable:
             raise ValueError(
                 f"class_index: the model has {len(found)} {kind.capitalize()} variables "
                 f"({[rv.name for rv in found]}); give each a step, as in step=[CarlinChib(["
-                f"{found[0].name}, ...]), ...], or make one index of their pairs: "
-                "k = pm.Categorical('k', (p[:, None] * q).ravel()), k // len(q) and k % len(q)."
+                f"{found[0].name}, ...]), ...], or all of them one step, by "
+                "pymc_mcoem.join_indices(model)."
             )
         observed = [rv.name for rv in model.observed_RVs if is_class_index(rv)]
         others = [rv.name for rv in model.free_RVs if rv.dtype not in pm.pytensorf.continuous_types]

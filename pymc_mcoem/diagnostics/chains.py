@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_mcoem.carlin_chib.step_statistics import read_statistics
+from pymc_mcoem.carlin_chib.step_statistics import is_recorded, read_statistics
 
 __all__ = ["IndexChains", "read_chains"]
 
@@ -305,10 +305,11 @@ def find_index(data: Any, var_name: str | None, group: str) -> tuple[xr.DataArra
         )
     if var_name is None:
         whole = [name for name, values in variables.items() if values.dtype.kind in "iub"]
+        drawn = [name for name in whole if is_recorded(stats, str(name))]
         if "class_index" in variables:
             var_name = "class_index"
-        elif len(whole) == 1:
-            var_name = str(whole[0])
+        elif len(whole) == 1 or len(drawn) == 1:
+            var_name = str((drawn or whole)[0])
         else:
             raise ValueError(
                 f"var_name: got none, and there are {len(whole)} integer variables, {whole}; "

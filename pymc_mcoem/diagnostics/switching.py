@@ -120,8 +120,8 @@ def _unvisited_mode_flags(chains: IndexChains) -> list[str]:
         "a search over all variables finds modes of those that other steps draw, which a chain did "
         f"not visit, with a share of about {share:.2g}: shares of classes are those of the modes "
         "that were visited; start chains in the others by initvals to see them, and choose a "
-        "parametrization or steps of the other variables that go from mode to mode, or one index "
-        "of their joint values for several indices"
+        "parametrization or steps of the other variables that go from mode to mode, or for several "
+        "indices one step, by join_indices"
     ]
 
 
@@ -153,7 +153,7 @@ def unvisited_flags(chains: IndexChains) -> list[str]:
         f"class {chains.classes[j]} was {'hardly' if share[j] else 'never'} visited, although a "
         f"search over all variables finds it with a share of about {expected[j]:.2g}: chains do "
         "not get there, for variables that other steps draw would have to move with the class; let "
-        "CarlinChib draw them too"
+        "CarlinChib draw them too, other indices by join_indices"
         for j in np.flatnonzero(due)
     ]
     return flags + _together_flags(chains, odds)
@@ -180,7 +180,7 @@ def _together_flags(chains: IndexChains, log_odds: np.ndarray) -> list[str]:
     text = (
         f"classes {classes}{' of ' + where if where else ''} were never visited, and neither did "
         f"{', '.join(beside)} go through all its classes: they may have weight together; start "
-        "chains there with initval, or give both to one step"
+        "chains there with initvals, or give both one step, by join_indices"
     )
     more = f" (likewise in {len(found) - 1} more indices of the plate)" if len(found) > 1 else ""
     return [text + more]

@@ -15,7 +15,7 @@ from tests.helpers.nested_blocks import sample
 from tests.helpers.representatives import by_default
 
 
-@pytest.mark.parametrize("name", by_default(list(MODELS), ["index_of_pairs"]))
+@pytest.mark.parametrize("name", by_default(list(MODELS), ["joint_predictors"]))
 def test_every_chain_has_the_exact_probabilities(name, rng):
     written = MODELS[name]()
     posterior = sample(written.steps(), written.model, rng, draws=4_000, chains=2)

@@ -85,7 +85,9 @@ def test_several_class_indices():
     with pm.Model() as model:
         pm.Categorical("a", [0.5, 0.5])
         pm.Categorical("b", [0.5, 0.5])
-    with pytest.raises(ValueError, match=r"\['a', 'b'\]\); .*step=\[CarlinChib\(\[a, .* pairs"):
+    with pytest.raises(
+        ValueError, match=r"\['a', 'b'\]\); .*step=\[CarlinChib\(\[a, .*join_indices"
+    ):
         find_class_index(model)
 
 

@@ -61,12 +61,18 @@ def test_labels_may_be_any(rng):
     np.testing.assert_array_equal(chains.classes[chains.codes[0]], CODES)
 
 
-def test_the_only_integer_variable_is_the_index(rng):
+def test_the_only_integer_variable_is_the_index(rng, log_weight):
     posterior = as_tree(CODES, x=rng.normal(size=CODES.shape))["posterior"].to_dataset()
     renamed = posterior.rename(class_index="k")
     assert read_chains(renamed).name == "k"
     with pytest.raises(ValueError, match=r"var_name: got none, and there are 2 integer variables"):
         read_chains(renamed.assign(j=renamed["k"]))
+    tree = as_tree(CODES, log_weight)
+    tree["posterior"] = (
+        tree["posterior"].to_dataset().rename(class_index="k").assign(j=as_array(CODES))
+    )
+    tree["sample_stats"]["class_of"][:] = index_key("k")
+    assert read_chains(tree).name == "k"  # which a step drew
     with pytest.raises(ValueError, match=r"0 integer variables, \[\]; give draws that have a"):
         read_chains(renamed[["x"]])
 

@@ -12,6 +12,7 @@ from pymc.distributions.transforms import ordered
 from scipy import special, stats
 
 from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.density.joint_index import join_indices
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,20 @@ class WrittenModel:
     exact : mapping of str to ndarray of shape (n_classes,)
         By name of the index.
     steps_of : sequence of sequence of str, optional
-        Empty for one step of all that is continuous.
+        Empty for one step of all that is continuous, or in `blocks`.
+    blocks : mapping of int to sequence of str, optional
     """
 
     model: pm.Model
     exact: Mapping[str, np.ndarray]
     steps_of: Sequence[Sequence[str]] = ()
+    blocks: Mapping[int, Sequence[str]] | None = None
 
     def steps(self) -> list[CarlinChib]:
         """Return the model's steps, with default settings."""
         with self.model:
             if not self.steps_of:
-                return [CarlinChib()]
+                return [CarlinChib(blocks=self.blocks)]
             return [CarlinChib([self.model[name] for name in names]) for names in self.steps_of]
 
 
@@ -83,14 +86,50 @@ def two_indices() -> WrittenModel:
     return WrittenModel(model, {"first": exact.sum(axis=1), "second": exact.sum(axis=0)}, steps_of)
 
 
-def index_of_pairs() -> WrittenModel:
-    """The same two indices as one index of their pairs, with one step."""
+def joint_index() -> WrittenModel:
+    """Two indices that have to change together, with one step for both."""
+    weights = np.array([0.3, 0.3, 0.4]), np.array([0.5, 0.2, 0.3])
+    shifts = np.array([-4.0, 0.0, 5.0])
     with pm.Model() as model:
-        pair = pm.Categorical("pair", (FIRST[:, None] * SECOND).ravel())
-        first, second = pair // 2, pair % 2
-        x = pm.Normal("x", pt.as_tensor([-1.0, 1.0])[first], 1.0)
-        pm.Normal("y", x + pt.as_tensor(OFFSETS)[second], 0.5, observed=0.8)
-    return WrittenModel(model, {"pair": _pair_probabilities().ravel()})
+        first, second = (
+            pm.Categorical(*each) for each in zip(("first", "second"), weights, strict=True)
+        )
+        x = pm.Normal("x", pt.as_tensor(shifts)[first], 1.0)
+        pm.Normal("y", x - pt.as_tensor(shifts)[second], 0.3, observed=0.2)
+    means = shifts[:, None] - shifts
+    exact = _normalized(np.outer(*weights) * stats.norm.pdf(0.2, means, np.sqrt(1.09)))
+    answers = {
+        "first_second": exact.ravel(),
+        "first": exact.sum(axis=1),
+        "second": exact.sum(axis=0),
+    }
+    return WrittenModel(join_indices(model), answers)
+
+
+def joint_predictors() -> WrittenModel:
+    """Two correlated predictors, in or out, the second rather where the first is; one step."""
+    share_of_second = np.array([0.2, 0.6])
+    x = np.array([[0.5, 0.9], [-1.0, -0.7], [1.5, 1.2], [-0.4, -1.1], [0.2, 0.6]])
+    y = np.array([0.9, -1.3, 1.8, -0.2, 0.1])
+    with pm.Model() as model:
+        first = pm.Bernoulli("first", 0.4)
+        second = pm.Bernoulli("second", pt.as_tensor(share_of_second)[first])
+        slopes = [pm.Normal(name, 0.0, 1.0) for name in ("a", "b")]
+        parts = [
+            pt.switch(pt.eq(index, 1), slope * column, 0.0)
+            for index, slope, column in zip((first, second), slopes, x.T, strict=True)
+        ]
+        pm.Normal("y", parts[0] + parts[1], 0.5, observed=y)
+    exact = np.empty((2, 2))
+    for i, j in np.ndindex(2, 2):
+        used = x * [i, j]
+        prior = stats.bernoulli.pmf(i, 0.4) * stats.bernoulli.pmf(j, share_of_second[i])
+        covariance = used @ used.T + 0.25 * np.eye(len(y))
+        exact[i, j] = prior * stats.multivariate_normal.pdf(y, cov=covariance)
+    blocks: dict[int, list[str]] = {0: [], 1: ["b"], 2: ["a"], 3: ["a", "b"]}
+    return WrittenModel(
+        join_indices(model, name="which"), {"which": _normalized(exact.ravel())}, blocks=blocks
+    )
 
 
 def parent_of_counts() -> WrittenModel:
@@ -287,7 +326,8 @@ MODELS: dict[str, Callable[[], WrittenModel]] = {
     for make in (
         dirichlet_weights,
         two_indices,
-        index_of_pairs,
+        joint_index,
+        joint_predictors,
         parent_of_counts,
         ordered_vector,
         simplex,
