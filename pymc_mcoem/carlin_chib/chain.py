@@ -162,7 +162,7 @@ class Chain(WithSamplingState):
         density = self._engine.density
         others = density.others(point)
         before = np.asarray(point[density.index_value.name], dtype=np.int64)
-        position = density.ravel(point)
+        position = self._engine.turned(rng, before, density.ravel(point), others)
         is_first = self.pseudo_priors is None
         must_refit = is_first or self._must_refit(tune)
         if must_refit:

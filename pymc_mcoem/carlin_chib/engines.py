@@ -15,6 +15,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPri
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from pymc_mcoem.compiling.backends import without_jax
+from pymc_mcoem.density.angles import TURNS
 from pymc_mcoem.density.blocks import BlockDensity
 from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.density.plate import PlateDensity
@@ -129,6 +130,30 @@ class Engine:
         """Return log p(y, I, X) of a class at points ``(n, n_latents)``, shape ``(n,)``."""
         found: np.ndarray = self._sweeps.log_densities(class_index, points, others)
         return found
+
+    def turned(
+        self,
+        rng: np.random.Generator,
+        class_index: np.ndarray,
+        position: np.ndarray,
+        others: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """Return a position whose angles have turns drawn given everything else.
+
+        An angle stays the same, so that it does not matter how other steps have turned it.
+        """
+        here: Any = class_index if self._rows else int(class_index)
+        for coordinate in self.density.angles:
+            turns = TURNS.reshape(-1, *(1 for _ in self._rows))
+            angle = position[..., coordinate]
+            points = np.repeat(position[None], len(TURNS), axis=0)
+            points[..., coordinate] = np.arctan2(np.sin(angle), np.cos(angle)) + turns
+            log_p = self._sweeps.log_densities(here, points, others)
+            log_p = np.where(np.isfinite(log_p), log_p, -np.inf)
+            log_p[len(TURNS) // 2, ~np.isfinite(log_p).any(axis=0)] = 0.0  # no density: no turn
+            chosen = np.argmax(log_p + rng.gumbel(size=log_p.shape), axis=0)
+            position = points[(chosen, *self._rows)]
+        return position
 
     def sweeps_within(
         self,

@@ -155,6 +155,10 @@ class CarlinChib(BlockedStep):
     ``within_class=None`` only the index is compared with the default, because steps before this
     one may have moved the latents. Trouble in a fit is logged by name.
 
+    PyMC samples an angle on the line, where its density is periodic. Here it is multiplied by
+    weights that add up to one over all turns of an angle, and a turn is drawn at every sweep: the
+    posterior on the circle is exact, and has no edge at ±π.
+
     If pseudo-priors are mixtures, auxiliaries are drawn from all components, and before each
     sweep the chain is proposed a draw from its class's mixture, which takes it from one mode
     of the class to another. With frozen auxiliaries, and in a `jump`, only the heaviest

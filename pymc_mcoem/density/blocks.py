@@ -196,8 +196,8 @@ def _variables(
         if rv not in model.free_RVs:
             raise ValueError(
                 f"blocks: {getattr(item, 'name', item)!r}, of class {class_number}, is not a free "
-                f"variable of the model; choose from {[rv.name for rv in model.free_RVs]}, by name if "
-                "the model is a copy."
+                f"variable of the model; choose from {[rv.name for rv in model.free_RVs]}, by name "
+                "if the model is a copy."
             )
         found.append(rv)
     return found

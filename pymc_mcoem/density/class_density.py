@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.logprob.transforms import ChainedTransform, CircularTransform
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
+from pymc_mcoem.density.angles import angle_coordinates, require_no_chained_angles
 from pymc_mcoem.density.class_index import count_classes, require_class_index
 from pymc_mcoem.density.constants import SharedConstants
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ClassDensity",
     "as_argument",
-    "require_proper",
 ]
 
 
@@ -54,33 +53,6 @@ def as_argument(value: Any, dtype: Any = np.float64) -> np.ndarray:
     return array if array.flags.carray else array.copy(order="C")
 
 
-def require_proper(model: pm.Model, latents: Sequence[TensorVariable]) -> None:
-    """Raise an error if a latent's density has no integral on the scale on which PyMC samples it.
-
-    Raises
-    ------
-    ValueError
-        If a latent has PyMC's circular transform: its density on the line is periodic, so that no
-        class has a finite evidence and chains drift away.
-    """
-    winding = [rv.name for rv in latents if _is_circular(model.rvs_to_transforms[rv])]
-    if winding:
-        raise ValueError(
-            f"vars: {winding} are angles on PyMC's circular transform, under which they may wind "
-            "around forever, so that no class has a probability together with them. Leave "
-            "them to another step by naming the other latents in vars, or declare them with "
-            "default_transform=pm.distributions.transforms.Interval(-np.pi, np.pi), if next to "
-            "none of their posterior lies near π and −π (in blocks, only where the prior's "
-            "parameters are numbers)."
-        )
-
-
-def _is_circular(transform: Any) -> bool:
-    if isinstance(transform, ChainedTransform):
-        return any(_is_circular(each) for each in transform.transform_list)
-    return isinstance(transform, CircularTransform)
-
-
 class ClassDensity:
     """Log-density of (class index, latents) with everything else held fixed.
 
@@ -102,6 +74,8 @@ class ClassDensity:
         Size of each raveled latent.
     data_inputs : dict of str to TensorVariable
         The variables that stand for the data named in `inputs`.
+    angles : list of int
+        The coordinates that are angles on PyMC's circular transform, whose turns are weighted.
     active : ndarray of bool of shape (n_classes, n_latents), or None
         Which coordinates are active in which class. None means that all are active in every class.
     terms : dict of TensorVariable to TensorVariable
@@ -115,7 +89,7 @@ class ClassDensity:
     ------
     ValueError
         If the index is not a free scalar Categorical or Bernoulli variable of the model, or a
-        latent is discrete or an angle on PyMC's circular transform.
+        latent is discrete or has a chain of transforms with a circular one.
 
     Notes
     -----
@@ -159,7 +133,7 @@ class ClassDensity:
                     "of the likelihood with pm.math.logsumexp, or make its values classes of the "
                     "index."
                 )
-        require_proper(model, latents)
+        require_no_chained_angles(model, latents)
         self.model = model
         self.class_index = class_index
         self.latents = tuple(latents)
@@ -173,11 +147,12 @@ class ClassDensity:
         self._latent_shapes = [np.shape(point[value.name]) for value in self.latent_values]
         self.latent_sizes = [int(np.prod(shape, dtype=int)) for shape in self._latent_shapes]
         self.n_latents = sum(self.latent_sizes)
+        self.angles = angle_coordinates(model, self.latents, self.latent_sizes)
 
         own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
         self.constants = SharedConstants(model)
         # Terms in which neither the index nor a latent appears are constants of the kernel.
-        self.terms = self.constants.log_densities(indices=True)
+        self.terms = self.constants.log_densities(self.latents, indices=True)
         terms = [term.sum() for term in self.terms.values() if own & set(ancestors([term]))]
         self._log_density = pt.add(*terms) if len(terms) > 1 else terms[0]
         self._gradient_graph: TensorVariable | None = None

@@ -14,7 +14,8 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 
-from pymc_mcoem.density.class_density import as_argument, require_proper
+from pymc_mcoem.density.angles import angle_coordinates, require_no_chained_angles
+from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.density.class_index import count_classes, require_class_index
 from pymc_mcoem.density.constants import SharedConstants
 from pymc_mcoem.density.row_operations import Coupled
@@ -91,9 +92,10 @@ class PlateDensity:
                 )
             if not shape or shape[0] != self.n_rows:
                 raise ValueError(self._off_the_plate(rv.name, shape))
-        require_proper(model, self.latents)
+        require_no_chained_angles(model, self.latents)
         self.latent_sizes = [int(np.prod(shape[1:], dtype=int)) for shape in self._latent_shapes]
         self.n_latents = sum(self.latent_sizes)
+        self.angles = angle_coordinates(model, self.latents, self.latent_sizes)
         if self.n_latents == 0:
             others = {
                 rv.name: np.shape(point[value.name])
@@ -127,7 +129,7 @@ class PlateDensity:
         """Return the density of each row, proved not to depend on other rows."""
         rows: dict[Variable, int] = dict.fromkeys((self.index_value, *self.latent_values), 0)
         terms = []
-        for variable, term in SharedConstants(self.model).log_densities().items():
+        for variable, term in SharedConstants(self.model).log_densities(self.latents).items():
             try:
                 found = by_row(term, rows, self.n_rows)
             except Coupled as coupled:

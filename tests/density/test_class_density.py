@@ -244,16 +244,27 @@ def angles(shape=None, **options):
 
 
 @pytest.mark.parametrize("shape", [None, 3], ids=["single", "plate"])
-@pytest.mark.parametrize("is_chained", [False, True], ids=["alone", "chained"])
-def test_angles_that_wind_around_are_refused(shape, is_chained):
-    """Their density is periodic on the whole line: no class has a probability with them."""
+def test_angles_in_a_chain_of_transforms_are_refused(shape):
     transforms = pm.distributions.transforms
-    chained = {"default_transform": transforms.Chain([transforms.circular])}
-    model, k, _ = angles(shape, **(chained if is_chained else {}))
-    with model, pytest.raises(ValueError, match=r"vars: \['x'\] are angles on PyMC's circular"):
+    model, k, _ = angles(shape, default_transform=transforms.Chain([transforms.circular]))
+    with model, pytest.raises(ValueError, match=r"vars: \['x'\] have a chain of transforms"):
         CarlinChib()
     with model, pytest.raises(ValueError, match=r"there are no latents|leave it to pm.Cat"):
         CarlinChib([k])  # it may be left to another step
+
+
+@pytest.mark.parametrize("center", [0.0, 1.0, -3.0])
+def test_an_angle_has_the_same_integral_on_the_line_as_on_the_circle(center):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.7, 0.3])
+        x = pm.VonMises("x", center, 0.5)
+        pm.Potential("y", (1.0 + k) * pt.sin(x))
+    function = compile_on(density := ClassDensity(model, k, [x]), density.log_density)
+    line, circle = np.linspace(-16, 16, 401), np.linspace(-np.pi, np.pi, 401)
+    for j, weight in enumerate([0.7, 0.3]):
+        on_line = np.trapezoid(np.exp([function(j, [each]) for each in line]), line)
+        on_circle = stats.vonmises.pdf(circle, 0.5, loc=center) * np.exp((1 + j) * np.sin(circle))
+        assert on_line == pytest.approx(weight * np.trapezoid(on_circle, circle), rel=1e-9)
 
 
 def test_angles_on_an_interval_are_exact():

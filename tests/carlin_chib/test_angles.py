@@ -1,0 +1,123 @@
+"""Angles: exact on the whole circle, also where the posterior lies about ±π."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+from pymc_mcoem.carlin_chib.engines import Engine
+from pymc_mcoem.carlin_chib.step import CarlinChib
+from pymc_mcoem.density.angles import WeightedTurns
+from tests.helpers.checks import LIMIT, agreement
+from tests.helpers.nested_blocks import sample
+
+WEIGHTS = np.array([0.3, 0.3, 0.4])
+CENTERS, CONCENTRATIONS = np.array([0.5, 2.0, -2.8]), np.array([2.0, 0.7, 4.0])
+#: What is observed in each row; the angle is known best where the first is.
+SEEN = np.array([3.1, 0.2, -2.5])
+CIRCLE = np.linspace(-np.pi, np.pi, 4_000, endpoint=False)
+
+
+def of_angle(angle, seen):
+    """Return the log-likelihood of an angle, as an expression: it is not symmetric."""
+    return 2.0 * pt.cos(seen - angle) - 0.5 * (1.2 - 2.0 * pt.sin(angle)) ** 2
+
+
+def shared():
+    with pm.Model() as model:
+        k = pm.Categorical("k", WEIGHTS)
+        angle = pm.VonMises("angle", pt.as_tensor(CENTERS)[k], pt.as_tensor(CONCENTRATIONS)[k])
+        pm.Potential("seen", of_angle(angle, SEEN[0]))
+        return model, [CarlinChib()]
+
+
+def another_step_turns():
+    model, _ = shared()
+    with model:
+        return model, [CarlinChib(within_class=None), pm.NUTS([model["angle"]])]
+
+
+def blocks():
+    with pm.Model() as model:
+        k = pm.Categorical("k", WEIGHTS)
+        pairs = zip(CENTERS, CONCENTRATIONS, strict=True)
+        angles = [pm.VonMises(f"angle_{j}", *each) for j, each in enumerate(pairs)]
+        angle = pt.switch(pt.eq(k, 2), angles[2], pt.switch(pt.eq(k, 1), angles[1], angles[0]))
+        pm.Deterministic("angle", angle)
+        pm.Potential("seen", of_angle(angle, SEEN[0]))
+        return model, [CarlinChib(blocks={j: [f"angle_{j}"] for j in range(3)})]
+
+
+def plate():
+    with pm.Model() as model:
+        k = pm.Categorical("k", WEIGHTS, shape=3)
+        angle = pm.VonMises("angle", pt.as_tensor(CENTERS)[k], pt.as_tensor(CONCENTRATIONS)[k])
+        pm.Potential("seen", of_angle(angle, SEEN))
+        return model, [CarlinChib()]
+
+
+def exact(seen):
+    """Return E[1{k = j} f(angle)], (3, 3), for f = 1, cos, sin."""
+    log_likelihood = of_angle(pt.as_tensor(CIRCLE), seen).eval()
+    prior = stats.vonmises.pdf(CIRCLE, CONCENTRATIONS[:, None], loc=CENTERS[:, None])
+    joint = WEIGHTS[:, None] * prior * np.exp(log_likelihood)
+    joint /= joint.sum()
+    return joint @ np.stack([np.ones_like(CIRCLE), np.cos(CIRCLE), np.sin(CIRCLE)], axis=1)
+
+
+def largest_z(made, rng, draws=4_000):
+    """Return the largest error of a chain's averages, in standard errors, over all rows."""
+    model, steps = made
+    posterior = sample(steps, model, rng, draws=draws, chains=2)
+    assert np.abs(posterior["angle"]).max() <= np.pi
+    index, angle = posterior["k"].values, posterior["angle"].values
+    n_chains = len(index)
+    index, angle = index.reshape(n_chains, draws, -1), angle.reshape(n_chains, draws, -1)
+    worst = 0.0
+    for chain in range(n_chains):
+        for row in range(index.shape[-1]):
+            k, x = index[chain, :, row, None], angle[chain, :, row, None]
+            functions = np.stack([np.ones_like(x), np.cos(x), np.sin(x)], axis=-1)
+            values = ((k == np.arange(3))[..., None] * functions).reshape(40, -1, 9).mean(axis=1)
+            worst = max(worst, agreement(values, exact(SEEN[row]).ravel()).largest_z)
+    return worst
+
+
+@pytest.mark.parametrize("make", [shared, another_step_turns, blocks, plate])
+def test_every_chain_has_the_exact_posterior(make, rng):
+    share = exact(SEEN[0])[:, 0]
+    assert share.min() > 0.05 and share.max() < 0.7  # classes overlap
+    assert largest_z(make(), rng) < LIMIT
+
+
+@pytest.mark.parametrize("make", [shared, plate])
+def test_weights_that_do_not_add_to_one_are_noticed(make, rng, monkeypatch):
+    """A normal's density alone makes the angle proper too, but changes its posterior."""
+
+    def normal_alone(self, value, *inputs):
+        center = 0.0 if self._center is None else self.backward(inputs[self._center])
+        return -0.5 * ((value - center) / 0.8) ** 2
+
+    monkeypatch.setattr(WeightedTurns, "log_jac_det", normal_alone)
+    assert largest_z(make(), rng) > 2 * LIMIT
+
+
+def test_turns_that_are_not_drawn_are_noticed(rng, monkeypatch):
+    """Another step turns the angle as it likes, and the weights are not those of its turn."""
+    monkeypatch.setattr(Engine, "turned", lambda self, rng, index, position, others: position)
+    assert largest_z(another_step_turns(), rng, draws=20_000) > 2 * LIMIT
+
+
+def test_an_angle_that_is_not_known_at_all(rng):
+    """Its density on the line is that of the weights; the chain still goes all around."""
+    with pm.Model() as model:
+        pm.Categorical("k", WEIGHTS)
+        pm.VonMises("angle", 0.0, 1e-6)
+        steps = [CarlinChib()]
+    posterior = sample(steps, model, rng, draws=4_000, chains=2)
+    for chain in posterior["angle"].values:
+        turned = np.stack([np.cos(chain), np.sin(chain), np.cos(2 * chain)], axis=-1)
+        assert agreement(turned.reshape(40, -1, 3).mean(axis=1), np.zeros(3)).largest_z < LIMIT
