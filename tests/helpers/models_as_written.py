@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.transforms import ordered
+from pymc.exceptions import ImputationWarning
 from scipy import special, stats
 
 from pymc_mcoem.carlin_chib.step import CarlinChib
@@ -130,6 +132,24 @@ def joint_predictors() -> WrittenModel:
     return WrittenModel(
         join_indices(model, name="which"), {"which": _normalized(exact.ravel())}, blocks=blocks
     )
+
+
+def missing_values() -> WrittenModel:
+    """A value that was not observed beside blocks, which NUTS draws."""
+    y = np.array([0.5, np.nan, 1.0, -0.4])
+    centers, spreads = np.array([0.0, 1.0]), np.array([1.0, 0.4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImputationWarning)
+        with pm.Model() as model:
+            k = pm.Categorical("k", FIRST)
+            a, b = (pm.Normal(*each) for each in zip("ab", centers, spreads, strict=True))
+            pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), a, b), 0.7, observed=y)
+    seen = y[np.isfinite(y)]
+    evidence = [
+        stats.multivariate_normal.pdf(seen, np.full(3, m), 0.49 * np.eye(3) + s**2)
+        for m, s in zip(centers, spreads, strict=True)
+    ]
+    return WrittenModel(model, {"k": _normalized(FIRST * evidence)}, blocks={0: ["a"], 1: ["b"]})
 
 
 def parent_of_counts() -> WrittenModel:
@@ -328,6 +348,7 @@ MODELS: dict[str, Callable[[], WrittenModel]] = {
         two_indices,
         joint_index,
         joint_predictors,
+        missing_values,
         parent_of_counts,
         ordered_vector,
         simplex,
