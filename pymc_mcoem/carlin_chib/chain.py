@@ -141,6 +141,7 @@ class Chain(WithSamplingState):
         self.shape_of_moves: Any = None
         self.moves: dict[tuple[int, ...], PseudoPriors] = {}
         self.fits.clear()
+        self._engine.center_angles(None)
         self.pseudo_priors: Any = None
         self.frozen_auxiliaries: Any = None
         self.equalizing_log_weight = np.zeros(self._engine.density.n_classes)
@@ -162,11 +163,13 @@ class Chain(WithSamplingState):
         density = self._engine.density
         others = density.others(point)
         before = np.asarray(point[density.index_value.name], dtype=np.int64)
-        position = self._engine.turned(rng, before, density.ravel(point), others)
         is_first = self.pseudo_priors is None
         must_refit = is_first or self._must_refit(tune)
+        if is_first and self._engine.density.angles:
+            self._engine.center_angles(self._engine.fit(rng, others).mean)
         if must_refit:
             self.fits.fit(rng, others)
+        position = self._engine.turned(rng, before, density.ravel(point), others)
         learned = []
         if self._learns and tune and self._learns_now():
             learned = self.fits.learn(rng, others, self.log_step)

@@ -15,7 +15,7 @@ from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule, PseudoPri
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.carlin_chib.sweeps import compile_sweeps
 from pymc_mcoem.compiling.backends import without_jax
-from pymc_mcoem.density.angles import TURNS
+from pymc_mcoem.density.angles import TURNS, principal
 from pymc_mcoem.density.blocks import BlockDensity
 from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.density.plate import PlateDensity
@@ -131,6 +131,25 @@ class Engine:
         found: np.ndarray = self._sweeps.log_densities(class_index, points, others)
         return found
 
+    def center_angles(self, modes: np.ndarray | None) -> None:
+        """Give the turns of angles most weight about a mode of each class, or about 0 with None.
+
+        No other turn has weight there, and searches start from it too. Rows of a plate keep 0.
+
+        Parameters
+        ----------
+        modes : ndarray of shape (n_classes, n_latents) or None
+        """
+        if self._rows or not self.density.angles:
+            return
+        centers = np.zeros((self.density.n_classes, self.density.n_latents))
+        self.density.found_starts = centers[:0]
+        if modes is not None and np.isfinite(modes).all():
+            own = np.isin(np.arange(self.density.n_latents), self.density.angles)
+            centers[:, own] = principal(modes[:, own])
+            self.density.found_starts = np.where(own, centers, modes)
+        self.density.angle_centers.set_value(centers)
+
     def turned(
         self,
         rng: np.random.Generator,
@@ -145,9 +164,8 @@ class Engine:
         here: Any = class_index if self._rows else int(class_index)
         for coordinate in self.density.angles:
             turns = TURNS.reshape(-1, *(1 for _ in self._rows))
-            angle = position[..., coordinate]
             points = np.repeat(position[None], len(TURNS), axis=0)
-            points[..., coordinate] = np.arctan2(np.sin(angle), np.cos(angle)) + turns
+            points[..., coordinate] = principal(position[..., coordinate]) + turns
             log_p = self._sweeps.log_densities(here, points, others)
             log_p = np.where(np.isfinite(log_p), log_p, -np.inf)
             log_p[len(TURNS) // 2, ~np.isfinite(log_p).any(axis=0)] = 0.0  # no density: no turn

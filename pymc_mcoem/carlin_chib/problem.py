@@ -168,7 +168,7 @@ def density_of(
     everything = [rv for rv in model.free_RVs if rv is not index]
     # A family's declarations concern all its latents in their order.
     geometry = geometry_of(model) if latents == everything else LatentGeometry()
-    shared = ClassDensity(model, index, latents)
+    shared = ClassDensity(model, index, latents, turns=True)
     if in_use := blocks_of_use(shared):
         _log.warning(
             "CarlinChib: some latents have no effect in some classes of %s. The chain is exact, "

@@ -18,6 +18,7 @@ from scipy.special import logsumexp, softmax
 
 from pymc_mcoem.carlin_chib.unvisited import Climb, flat
 from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.density.angles import are_angles, principal
 from pymc_mcoem.interrupts import require_own_fault
 
 if TYPE_CHECKING:
@@ -49,13 +50,18 @@ type _Evidence = tuple[float, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class _Mode:
-    """A mode of what rows share, ``(n,)``, and its precision with the latents integrated out."""
+    """A mode of what rows share, ``(n,)``, and its precision with the latents integrated out.
+
+    Coordinates that are angles are the same after whole turns.
+    """
 
     place: np.ndarray
     precision: np.ndarray
+    is_angle: np.ndarray
 
     def is_near(self, places: np.ndarray) -> bool:
         away = places - self.place
+        away = np.where(self.is_angle, principal(away), away)
         squares = np.einsum("ia,ab,ib->i", away, self.precision, away)
         return bool(squares.min() < NEAR * len(self.place))
 
@@ -131,6 +137,8 @@ class UnvisitedModes:
         self, point: Mapping[str, np.ndarray], seen: np.ndarray, rng: np.random.Generator
     ) -> float:
         others, rows = self._density.others(point), (1, *self._density.position_shape)[-2:]
+        variables = [self._density.model.values_to_rvs[each] for each in self._density.other_values]
+        self._is_angle = are_angles(self._density.model, variables, [*map(np.size, others)])
         self._climb = Climb(self._function, [*map(np.shape, others), rows], MAX_EVALUATIONS)
         first = self._searched(point, [])
         if first is None:
@@ -201,10 +209,11 @@ class UnvisitedModes:
         with np.errstate(all="ignore"):
             ended = climb.ended(start, maxiter=MAX_ITERATIONS, maxfun=MAX_ITERATIONS)
             place = ended.x[:n]
+            place = np.where(self._is_angle, principal(place), place)
             if not ended.success or any(mode.is_near(place[None]) for mode in known):
                 return None
             try:
-                return _Mode(place, climb.precision(ended.x, n, n_rows))
+                return _Mode(place, climb.precision(ended.x, n, n_rows), self._is_angle)
             except np.linalg.LinAlgError:
                 return None
 

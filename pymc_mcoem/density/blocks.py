@@ -80,7 +80,9 @@ class BlockDensity(ClassDensity):
     ) -> None:
         named = {j: _variables(model, j, block) for j, block in _by_class(blocks).items()}
         union = {rv for block in named.values() for rv in block}
-        super().__init__(model, class_index, [rv for rv in model.free_RVs if rv in union])
+        super().__init__(
+            model, class_index, [rv for rv in model.free_RVs if rv in union], turns=True
+        )
         if sorted(named) != list(range(self.n_classes)):
             raise ValueError(
                 f"blocks: got the classes {sorted(named)}; {class_index.name} has the classes 0 to "
@@ -164,9 +166,9 @@ class BlockDensity(ClassDensity):
             if variable in is_active:
                 value = self.model.rvs_to_values[variable]
                 standard = (-0.5 * pt.sqr(value) - 0.5 * np.log(2 * np.pi)).sum()
-                sums.append(pt.switch(is_active[variable], term.sum(), standard))
+                sums.append(pt.switch(is_active[variable], self._sum(variable, term), standard))
             else:
-                sums.append(term.sum())
+                sums.append(self._sum(variable, term))
         return pt.add(*sums) if len(sums) > 1 else sums[0]
 
 

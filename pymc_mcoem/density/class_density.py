@@ -17,7 +17,7 @@ from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_mcoem.density.angles import angle_coordinates, require_no_chained_angles
+from pymc_mcoem.density.angles import are_angles, log_turn_weight, require_no_angles
 from pymc_mcoem.density.class_index import count_classes, require_class_index
 from pymc_mcoem.density.constants import SharedConstants
 
@@ -65,6 +65,8 @@ class ClassDensity:
     inputs : sequence of str
         Names of ``pm.Data`` that become inputs (`data_inputs`) of every expression; other data
         stay the model's shared variables.
+    turns : bool
+        Whether latents may be angles, whose turns somebody then draws.
 
     Attributes
     ----------
@@ -76,6 +78,10 @@ class ClassDensity:
         The variables that stand for the data named in `inputs`.
     angles : list of int
         The coordinates that are angles on PyMC's circular transform, whose turns are weighted.
+    angle_centers : shared variable of shape (n_classes, n_latents)
+        The angles whose turns have the largest weights, in each class; empty without angles.
+    found_starts : ndarray of shape (n, n_latents)
+        Where mode searches start beside the model's initial point; empty without angles.
     active : ndarray of bool of shape (n_classes, n_latents), or None
         Which coordinates are active in which class. None means that all are active in every class.
     terms : dict of TensorVariable to TensorVariable
@@ -89,7 +95,8 @@ class ClassDensity:
     ------
     ValueError
         If the index is not a free scalar Categorical or Bernoulli variable of the model, or a
-        latent is discrete or has a chain of transforms with a circular one.
+        latent is discrete or an angle on PyMC's circular transform, with `turns` only in a chain
+        of transforms.
 
     Notes
     -----
@@ -117,6 +124,8 @@ class ClassDensity:
         class_index: TensorVariable | None,
         latents: Sequence[TensorVariable],
         inputs: Sequence[str] = (),
+        *,
+        turns: bool = False,
     ) -> None:
         if class_index is not None:
             require_class_index(model, class_index)
@@ -133,7 +142,7 @@ class ClassDensity:
                     "of the likelihood with pm.math.logsumexp, or make its values classes of the "
                     "index."
                 )
-        require_no_chained_angles(model, latents)
+        require_no_angles(model, latents, chained_alone=turns)
         self.model = model
         self.class_index = class_index
         self.latents = tuple(latents)
@@ -147,13 +156,21 @@ class ClassDensity:
         self._latent_shapes = [np.shape(point[value.name]) for value in self.latent_values]
         self.latent_sizes = [int(np.prod(shape, dtype=int)) for shape in self._latent_shapes]
         self.n_latents = sum(self.latent_sizes)
-        self.angles = angle_coordinates(model, self.latents, self.latent_sizes)
 
         own = {*self.latent_values, *([] if self.index_value is None else [self.index_value])}
         self.constants = SharedConstants(model)
         # Terms in which neither the index nor a latent appears are constants of the kernel.
-        self.terms = self.constants.log_densities(self.latents, indices=True)
-        terms = [term.sum() for term in self.terms.values() if own & set(ancestors([term]))]
+        self.terms = self.constants.log_densities(indices=True)
+        is_angle = are_angles(model, self.latents, self.latent_sizes)
+        self.angles: list[int] = np.flatnonzero(is_angle).tolist()
+        centers = np.zeros((self.n_classes, self.n_latents)) if self.angles else np.zeros((0, 0))
+        self.found_starts = np.zeros((0, self.n_latents))
+        self.angle_centers = self.constants.own("angle centers", centers)
+        terms = [
+            self._sum(variable, term)
+            for variable, term in self.terms.items()
+            if own & set(ancestors([term]))
+        ]
         self._log_density = pt.add(*terms) if len(terms) > 1 else terms[0]
         self._gradient_graph: TensorVariable | None = None
         self._curvature_graph: TensorVariable | None = None
@@ -166,6 +183,19 @@ class ClassDensity:
             self.data_inputs[name] = symbol
             self.data_replacement[shared] = symbol
         self.other_values = tuple(value for value in model.value_vars if value not in own)
+
+    def _sum(self, variable: TensorVariable, term: TensorVariable) -> TensorVariable:
+        """Return the sum of a term, of an angle's prior with the weights of its turns."""
+        total = term.sum()
+        if variable not in self.latents:
+            return total
+        position = self.latents.index(variable)
+        first = sum(self.latent_sizes[:position])
+        mine = slice(first, first + self.latent_sizes[position])
+        if not {*range(mine.start, mine.stop)} & {*self.angles}:
+            return total
+        centers = self.angle_centers[0 if self.index_value is None else self.index_value, mine]
+        return total + log_turn_weight(self.latent_values[position].ravel() - centers).sum()
 
     @property
     def inputs(self) -> list[TensorVariable]:

@@ -34,8 +34,6 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 from pytensor.tensor.type import TensorType
 
-from pymc_mcoem.density.angles import proper_transform
-
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
@@ -90,9 +88,7 @@ class SharedConstants:
             clone.name = rv.name
         return dict(zip(originals, cloned, strict=True))
 
-    def log_densities(
-        self, latents: Sequence[TensorVariable] = (), *, indices: bool = False
-    ) -> dict[TensorVariable, TensorVariable]:
+    def log_densities(self, *, indices: bool = False) -> dict[TensorVariable, TensorVariable]:
         """Return the log-density of every random variable and potential of the model.
 
         Densities are on the scale on which PyMC samples, Jacobian included, as expressions in the
@@ -100,8 +96,6 @@ class SharedConstants:
 
         Parameters
         ----------
-        latents : sequence of TensorVariable
-            Variables whose densities have to be proper: turns of angles among them are weighted.
         indices : bool
             Whether arrays by which others are indexed are replaced too. Proofs need to see them.
         """
@@ -109,9 +103,6 @@ class SharedConstants:
         rvs = model.basic_RVs
         values = {self.graphs[rv]: self._value(rv) for rv in rvs}
         transforms = {self.graphs[rv]: model.rvs_to_transforms[rv] for rv in rvs}
-        transforms |= {
-            self.graphs[rv]: proper_transform(rv, model.rvs_to_transforms[rv]) for rv in latents
-        }
         terms = transformed_conditional_logp(
             rvs=list(values), rvs_to_values=values, rvs_to_transforms=transforms
         )

@@ -105,7 +105,7 @@ class LatentGeometry:
             starts = self.starts_of(density)
             return lambda: starts
         initial_point = make_initial_point_fn(model=density.model)
-        return lambda: density.ravel(initial_point(0))[None]
+        return lambda: np.concatenate([density.ravel(initial_point(0))[None], density.found_starts])
 
 
 # A ready-made family knows more about its latents than a PyMC model can hold. The table has weak

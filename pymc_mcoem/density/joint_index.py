@@ -39,8 +39,8 @@ def join_indices(
     model : pymc.Model
         It is left as it is. Data are set in the copy, as ``with joint: pm.set_data(...)``.
     indices : sequence of (TensorVariable or str), optional
-        Two or more free Categorical or Bernoulli variables of one shape, () or (n_rows,).
-        Default: all of the model.
+        Two or more free Categorical or Bernoulli variables of one shape, () or (n_rows,), joined in
+        the model's order. Default: all of the model.
     name : str, optional
         Name of the joint index. Default: the names of the indices, joined by underscores.
 
@@ -60,7 +60,9 @@ def join_indices(
     Notes
     -----
     The joint probability is the product of the indices' own; those of an index may depend on the
-    indices before it. Blocks and statistics of the step refer to joint classes.
+    indices before it. Blocks and statistics of the step refer to joint classes; name variables by
+    strings there, since those of the copy are others. The number of rows of a plate is fixed in the
+    copy.
 
     Examples
     --------

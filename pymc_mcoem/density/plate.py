@@ -14,7 +14,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.replace import clone_replace
 
-from pymc_mcoem.density.angles import angle_coordinates, require_no_chained_angles
+from pymc_mcoem.density.angles import are_angles, log_turn_weight, require_no_angles
 from pymc_mcoem.density.class_density import as_argument
 from pymc_mcoem.density.class_index import count_classes, require_class_index
 from pymc_mcoem.density.constants import SharedConstants
@@ -92,10 +92,11 @@ class PlateDensity:
                 )
             if not shape or shape[0] != self.n_rows:
                 raise ValueError(self._off_the_plate(rv.name, shape))
-        require_no_chained_angles(model, self.latents)
+        require_no_angles(model, self.latents, chained_alone=True)
         self.latent_sizes = [int(np.prod(shape[1:], dtype=int)) for shape in self._latent_shapes]
         self.n_latents = sum(self.latent_sizes)
-        self.angles = angle_coordinates(model, self.latents, self.latent_sizes)
+        is_angle = are_angles(model, self.latents, self.latent_sizes)
+        self.angles: list[int] = np.flatnonzero(is_angle).tolist()
         if self.n_latents == 0:
             others = {
                 rv.name: np.shape(point[value.name])
@@ -129,7 +130,7 @@ class PlateDensity:
         """Return the density of each row, proved not to depend on other rows."""
         rows: dict[Variable, int] = dict.fromkeys((self.index_value, *self.latent_values), 0)
         terms = []
-        for variable, term in SharedConstants(self.model).log_densities(self.latents).items():
+        for variable, term in SharedConstants(self.model).log_densities().items():
             try:
                 found = by_row(term, rows, self.n_rows)
             except Coupled as coupled:
@@ -148,6 +149,10 @@ class PlateDensity:
                     f"{self.n_rows} of {self.class_index.name}."
                 )
             terms.append(found)
+        for value in self.latent_values:
+            if are_angles(self.model, [self.model.values_to_rvs[value]], [1]).any():
+                weight = log_turn_weight(value).reshape((self.n_rows, -1))
+                terms.append(weight.sum(axis=1))
         return pt.add(*terms) if len(terms) > 1 else terms[0]
 
     def _off_the_plate(self, name: str, shape: tuple[int, ...]) -> str:

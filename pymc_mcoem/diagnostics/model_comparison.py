@@ -277,13 +277,14 @@ def _log_prior(chains: IndexChains, prior: Any, index: xr.DataArray, stats: Any)
         if recorded is None or len(recorded) != chains.n_classes:
             raise ValueError(
                 f"prior: got none, and no prior probabilities of {chains.name} were recorded; "
-                "give those of its classes, as prior=[0.5, 0.5]."
+                "give those of its classes, as prior=[0.6, 0.4]: the shares of the index among the "
+                "draws of pm.sample_prior_predictive."
             )
         if np.isnan(recorded).any():
             raise ValueError(
                 f"prior: got none, and the prior probabilities of {chains.name} depend on other "
                 "random variables, or differ along its plate. Give their prior means, as "
-                f"prior=[0.5, 0.5]: the shares of {chains.name} among the draws of "
+                f"prior=[0.6, 0.4]: the shares of {chains.name} among the draws of "
                 "pm.sample_prior_predictive."
             )
         prior = recorded

@@ -10,7 +10,6 @@ from scipy import stats
 
 from pymc_mcoem.carlin_chib.engines import Engine
 from pymc_mcoem.carlin_chib.step import CarlinChib
-from pymc_mcoem.density.angles import WeightedTurns
 from tests.helpers.checks import LIMIT, agreement
 from tests.helpers.nested_blocks import sample
 
@@ -93,15 +92,11 @@ def test_every_chain_has_the_exact_posterior(make, rng):
     assert largest_z(make(), rng) < LIMIT
 
 
-@pytest.mark.parametrize("make", [shared, plate])
-def test_weights_that_do_not_add_to_one_are_noticed(make, rng, monkeypatch):
+@pytest.mark.parametrize(("make", "module"), [(shared, "class_density"), (plate, "plate")])
+def test_weights_that_do_not_add_to_one_are_noticed(make, module, rng, monkeypatch):
     """A normal's density alone makes the angle proper too, but changes its posterior."""
-
-    def normal_alone(self, value, *inputs):
-        center = 0.0 if self._center is None else self.backward(inputs[self._center])
-        return -0.5 * ((value - center) / 0.8) ** 2
-
-    monkeypatch.setattr(WeightedTurns, "log_jac_det", normal_alone)
+    place = f"pymc_mcoem.density.{module}.log_turn_weight"
+    monkeypatch.setattr(place, lambda x: -0.5 * (x / 0.8) ** 2)
     assert largest_z(make(), rng) > 2 * LIMIT
 
 
@@ -121,3 +116,48 @@ def test_an_angle_that_is_not_known_at_all(rng):
     for chain in posterior["angle"].values:
         turned = np.stack([np.cos(chain), np.sin(chain), np.cos(2 * chain)], axis=-1)
         assert agreement(turned.reshape(40, -1, 3).mean(axis=1), np.zeros(3)).largest_z < LIMIT
+
+
+def test_many_angles_about_a_common_one(rng):
+    """All lie about ±π, where each could be on either side: 4,096 modes if turns were alike."""
+    n, places, seen = 12, np.array([3.1, 2.7]), 3.05 + 0.5 * rng.standard_normal(12)
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        common = pm.VonMises("common", pt.as_tensor(places)[k], 20.0)
+        angles = pm.VonMises("angles", common, 6.0, shape=n)
+        pm.VonMises("seen", angles, 5.0, observed=np.angle(np.exp(1j * seen)))
+        steps = [CarlinChib()]
+    posterior = sample(steps, model, rng, draws=4_000, chains=2)
+    grid = CIRCLE[::4]
+    of_angle = stats.vonmises.pdf(grid, 6.0, loc=grid[:, None])
+    of_seen = stats.vonmises.pdf(seen[:, None], 5.0, loc=grid)
+    log_likelihood = np.log(of_angle @ of_seen.T).sum(axis=1)
+    prior = stats.vonmises.pdf(grid, 20.0, loc=places[:, None])
+    joint = prior * np.exp(log_likelihood - log_likelihood.max())
+    joint /= joint.sum()
+    expected = np.array([joint[1].sum(), joint[:, grid < 0].sum()])
+    assert 0.1 < expected.min() and expected.max() < 0.9
+    for index, angle in zip(posterior["k"].values, posterior["common"].values, strict=True):
+        values = np.stack([index == 1, angle < 0], axis=-1).astype(float)
+        assert agreement(values.reshape(40, -1, 2).mean(axis=1), expected).largest_z < LIMIT
+
+
+def test_an_angle_of_another_step_has_no_mode_for_each_turn(rng):
+    """NUTS turns it as it likes, and the summary does not take turns for unvisited modes."""
+    with pm.Model():
+        k = pm.Categorical("k", WEIGHTS)
+        angle = pm.VonMises("angle", 3.0, 4.0)
+        x = pm.Normal("x", pt.as_tensor([-1.0, 0.0, 1.5])[k] + pt.sin(angle), 1.0)
+        pm.Normal("y", x, 1.0, observed=0.4)
+        steps = [CarlinChib([k, x])]
+        idata = pm.sample(
+            step=steps,
+            tune=500,
+            draws=500,
+            chains=2,
+            cores=1,
+            random_seed=int(rng.integers(2**31)),
+            progressbar=False,
+        )
+    odds = idata["sample_stats"]["class_unvisited_mode_log_odds"].values
+    assert not (odds > -10.0).any()

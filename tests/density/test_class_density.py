@@ -247,10 +247,17 @@ def angles(shape=None, **options):
 def test_angles_in_a_chain_of_transforms_are_refused(shape):
     transforms = pm.distributions.transforms
     model, k, _ = angles(shape, default_transform=transforms.Chain([transforms.circular]))
-    with model, pytest.raises(ValueError, match=r"vars: \['x'\] have a chain of transforms"):
+    with model, pytest.raises(ValueError, match=r"vars: \['x'\] are angles .* in a chain"):
         CarlinChib()
     with model, pytest.raises(ValueError, match=r"there are no latents|leave it to pm.Cat"):
         CarlinChib([k])  # it may be left to another step
+
+
+def test_families_refuse_angles():
+    """Their searches and bursts draw no turns."""
+    model, k, x = angles()
+    with pytest.raises(ValueError, match=r"vars: \['x'\] .* families and Laplace's"):
+        ClassDensity(model, k, [x])
 
 
 @pytest.mark.parametrize("center", [0.0, 1.0, -3.0])
@@ -259,7 +266,9 @@ def test_an_angle_has_the_same_integral_on_the_line_as_on_the_circle(center):
         k = pm.Categorical("k", [0.7, 0.3])
         x = pm.VonMises("x", center, 0.5)
         pm.Potential("y", (1.0 + k) * pt.sin(x))
-    function = compile_on(density := ClassDensity(model, k, [x]), density.log_density)
+    density = ClassDensity(model, k, [x], turns=True)
+    density.angle_centers.set_value([[center], [center + 1.0]])
+    function = compile_on(density, density.log_density)
     line, circle = np.linspace(-16, 16, 401), np.linspace(-np.pi, np.pi, 401)
     for j, weight in enumerate([0.7, 0.3]):
         on_line = np.trapezoid(np.exp([function(j, [each]) for each in line]), line)
