@@ -1,7 +1,8 @@
-"""Addresses of observations of a Dask array, which are read in the process that needs them."""
+"""Addresses of observations of Dask and Zarr arrays, read in the process that needs them."""
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,12 +24,13 @@ LARGEST = 65_536
 
 @dataclass(frozen=True)
 class Address:
-    """Where an observation of a Dask array lies.
+    """Where an observation of a Dask or Zarr array lies.
 
     Attributes
     ----------
     block : bytes
-        The pickled Dask array of one chunk's observations, which says how they are read.
+        The pickled Zarr array, or Dask array of one chunk's observations, which says how they are
+        read.
     index : int
         The observation's index in it.
     """
@@ -38,8 +40,12 @@ class Address:
 
     def read(self) -> Any:
         """Read the observation in this process and thread."""
+        block = cloudpickle.loads(self.block)
+        if is_zarr(block):
+            # an array that is not there would be read as fill values, but opening it raises
+            return sys.modules["zarr"].open_array(block.store_path, mode="r")[self.index]
         # in a worker Dask would use the cluster, whose workers would wait for each other
-        return cloudpickle.loads(self.block)[self.index].compute(scheduler="synchronous")
+        return block[self.index].compute(scheduler="synchronous")
 
 
 @dataclass(frozen=True)
@@ -60,19 +66,24 @@ class Seen:
     refusal: Exception | None = None
 
 
+def is_zarr(array: Any) -> bool:
+    """Return whether an array is one of Zarr, from version 3 on."""
+    return hasattr(array, "store_path")
+
+
 def addresses_in(array: Any) -> Callable[[int], Address | None]:
     """Return the function that gives the address of an observation by its index.
 
     Parameters
     ----------
-    array : dask.array.Array
+    array : dask.array.Array, zarr.Array, or other array
         Observations along its first axis.
 
     Returns
     -------
     callable
-        It returns None for an observation in a chunk that has no address, because it cannot be
-        pickled or contains the data.
+        It returns None for an observation that has no address: in an array of another kind, and in
+        a chunk or store that cannot be pickled or contains the data.
 
     Examples
     --------
@@ -84,6 +95,12 @@ def addresses_in(array: Any) -> Callable[[int], Address | None]:
     >>> addresses_in(da.from_array(np.ones((1_000, 28, 28))))(0) is None
     True
     """
+    if is_zarr(array):
+        place = _pickled(array)
+        return lambda index: None if place is None else Address(place, index)
+    # xarray's objects in memory have such a graph too, but no chunks
+    if not (hasattr(array, "__dask_graph__") and array.chunks):
+        return lambda _: None
     ends = np.cumsum(array.chunks[0])
     last: tuple[int, bytes | None] = (-1, None)
 
@@ -92,22 +109,41 @@ def addresses_in(array: Any) -> Callable[[int], Address | None]:
         number = int(np.searchsorted(ends, index, side="right"))
         begin = int(ends[number]) - int(array.chunks[0][number])
         if number != last[0]:
-            last = number, _pickled(array[begin : int(ends[number])])
+            last = number, _pickled_block(array[begin : int(ends[number])])
         return None if last[1] is None else Address(last[1], index - begin)
 
     return address
 
 
-def _pickled(block: Any) -> bytes | None:
-    """Return a block, pickled with no more than it needs, or None if it has no address."""
+def _pickled_block(block: Any) -> bytes | None:
+    """Return a Dask array, pickled with no more than it needs, or None if it has no address."""
     from dask.base import optimize
 
     distributed = sys.modules.get("distributed")
     if distributed is not None and distributed.futures_of(block):
         return None  # it lies in a worker's memory, which only the client can read
     try:
-        content = cloudpickle.dumps(optimize(block)[0])
+        return _pickled(optimize(block)[0])
     except Exception as error:
         raise_if_interrupted(error)
         return None
-    return content if len(content) <= LARGEST else None
+
+
+class _Short(io.BytesIO):
+    """A file that refuses to be longer than an address, so that large data are not copied."""
+
+    def write(self, content: Any, /) -> int:
+        if self.tell() + memoryview(content).nbytes > LARGEST:
+            raise ValueError("it contains the data")
+        return super().write(content)
+
+
+def _pickled(lying: Any) -> bytes | None:
+    """Return an array, pickled, or None if it has no address."""
+    file = _Short()
+    try:
+        cloudpickle.dump(lying, file)
+    except Exception as error:
+        raise_if_interrupted(error)
+        return None
+    return file.getvalue()

@@ -133,9 +133,10 @@ class Passes:
         return self._records(int(position), by_address=False)
 
     def addresses_from(self, position: int) -> Iterator[Any]:
-        """Return the same as `from_position`, with addresses for observations of a Dask array.
+        """Return the same as `from_position`, with addresses in place of what workers can read.
 
-        `OnlineEM` with an executor uses these, so that its workers read the observations.
+        `OnlineEM` with an executor uses these, so that its workers read the observations of a Dask
+        array, and of a Zarr array that is not in memory.
         """
         return self._records(position, by_address=True)
 

@@ -81,8 +81,8 @@ def read(
         are not read, except the first, which shows whether the records are batches; batches are
         read.
     look : callable, optional
-        If given, observations of a Dask array are not read here: `look` takes an `Address` for
-        each, and yields the records; see `looked_at`.
+        If given, observations of a Dask or Zarr array are not read here: `look` takes an `Address`
+        for each, and yields the records; see `looked_at`.
 
     Raises
     ------
@@ -217,10 +217,9 @@ def reader_of(array: Any, by_address: bool) -> Callable[[int], Any]:
 
     With `by_address`, it returns the `Address` instead if there is one.
     """
-    lazy = array.data if isinstance(array, xr.Variable) and array.chunks else array
-    if not by_address or not hasattr(lazy, "__dask_graph__"):
+    if not by_address:
         return lambda index: in_memory(array[index])
-    address = addresses_in(lazy)
+    address = addresses_in(array.data if isinstance(array, xr.Variable) and array.chunks else array)
     return lambda index: address(index) or in_memory(array[index])
 
 

@@ -1,9 +1,10 @@
-"""Dask arrays that workers read where they lie: the same bytes as of arrays in memory."""
+"""Dask and Zarr arrays that workers read where they lie: the same bytes as in memory."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import threading
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+import zarr
 
 from pymc_mcoem.em.addresses import Address, addresses_in
 from pymc_mcoem.em.esteps.exact import Exact
@@ -32,11 +34,23 @@ from tests.helpers.toy_families import Failing, Noisy
 from tests.helpers.toy_runs import THETA, WAYS, assert_same, driver
 
 
-def stored(folder, values, chunk=7):
-    """Return a Dask array of values that lie on the disk."""
+def stored(folder, values, chunk=7, with_dask=True):
+    """Return a Dask or Zarr array of values that lie on the disk."""
     place = str(folder / "values.zarr")
     da.from_array(values, chunks=(chunk, *values.shape[1:])).to_zarr(place)
-    return da.from_zarr(place)
+    return da.from_zarr(place) if with_dask else zarr.open_array(place, mode="r")
+
+
+def in_memory(values, chunk=7):
+    """Return a Zarr array in memory."""
+    array = zarr.create_array(
+        zarr.storage.MemoryStore(),
+        shape=values.shape,
+        chunks=(chunk, *values.shape[1:]),
+        dtype=values.dtype,
+    )
+    array[:] = values
+    return array
 
 
 def noted(values, *, folder):
@@ -76,12 +90,13 @@ class Breaking(AtOnce):
 
 
 # by the way in which a start and mini-batches are held, and by updates that fall between them
+@pytest.mark.parametrize("with_dask", [True, False], ids=["Dask", "Zarr"])
 @pytest.mark.parametrize(
     "way", by_default(WAYS, {"held start, mini-batches, average", "paper's updates"})
 )
-def test_a_run_is_the_same_to_the_last_bit_whoever_reads(family, stream, way, tmp_path):
+def test_a_run_is_the_same_to_the_last_bit_whoever_reads(family, stream, way, with_dask, tmp_path):
     found = driver(family, **WAYS[way], executor=AtOnce())
-    found.partial_fit(stored(tmp_path, stream))
+    found.partial_fit(stored(tmp_path, stream, with_dask=with_dask))
     assert_same(found, driver(family, **WAYS[way]).partial_fit(stream))
 
 
@@ -103,11 +118,17 @@ KINDS = {
     "computed": lambda lying: da.concatenate([2 * lying[:9] - lying[:9], lying[9:]]),
     "passes": lambda lying: Passes(lying, 2, random_seed=5),
     "passes over a DataArray": lambda lying: Passes(KINDS["DataArray"](lying), 2, random_seed=5),
+    "DataArray in memory": lambda lying: KINDS["DataArray"](lying.compute()),
+    "Zarr in memory": lambda lying: in_memory(lying.compute()),
 }
 
 
 @pytest.mark.parametrize(
-    "kind", by_default(KINDS, {"computed", "DataArray, turned", "passes over a DataArray"})
+    "kind",
+    by_default(
+        KINDS,
+        {"computed", "DataArray, turned", "passes over a DataArray", "DataArray in memory"},
+    ),
 )
 def test_kinds_of_arrays(rng, tmp_path, kind):
     curves = rng.normal(size=(23, N_POINTS)) + rng.choice([-2.0, 2.0], size=(23, 1))
@@ -168,11 +189,12 @@ class Weighing(AtOnce):
         return future
 
 
-def test_only_addresses_and_statistics_travel(rng, tmp_path):
+@pytest.mark.parametrize("with_dask", [True, False], ids=["Dask", "Zarr"])
+def test_only_addresses_and_statistics_travel(rng, tmp_path, with_dask):
     images = rng.normal(size=(40, 100, 100))
     executor = Weighing()
     em = driver(Wide(), n_start=3, batch_size=8, e_step=Exact(), executor=executor)
-    em.partial_fit(stored(tmp_path, images, chunk=5))
+    em.partial_fit(stored(tmp_path, images, chunk=5, with_dask=with_dask))
     assert_same(em, driver(Wide(), n_start=3, batch_size=8, e_step=Exact()).partial_fit(images))
     # Values of the first ten, three of them for the start, come here; they and no others go out
     # again. The family goes out once, with an image of zeros.
@@ -348,17 +370,28 @@ def test_runs_that_hold_addresses_are_merged(family, stream, tmp_path):
 def test_every_observation_has_an_address_and_lies_there(rng, tmp_path):
     values = rng.normal(size=(11, 3, 2))
     lying = stored(tmp_path, values, chunk=4)
-    for array in (lying, lying[5:], lying[::-1], lying.rechunk((9, 1, 2))):
+    opened = zarr.open_array(str(tmp_path / "values.zarr"), mode="r")
+    for array in (lying, lying[5:], lying[::-1], lying.rechunk((9, 1, 2)), opened):
         address = addresses_in(array)
-        for index in rng.permutation(len(array)):
+        for index in rng.permutation(array.shape[0]):
             found = address(int(index))
             assert isinstance(found, Address)
             np.testing.assert_array_equal(found.read(), np.asarray(array[index]))
 
 
+def test_a_zarr_array_that_a_worker_does_not_see_is_not_read_as_zeros(family, stream, tmp_path):
+    lying = stored(tmp_path, stream, with_dask=False)
+    shutil.move(tmp_path / "values.zarr", tmp_path / "elsewhere.zarr")
+    em = driver(family, parameters=THETA, batch_size=6, executor=AtOnce())
+    with pytest.raises(RuntimeError, match="No array found"):
+        em.partial_fit(lying)
+
+
 def test_what_has_the_data_in_itself_has_no_address(family, stream):
     wide = np.zeros((50, 10_000))
     assert addresses_in(da.from_array(wide, chunks=(10, 10_000)))(0) is None
+    noise = np.random.default_rng(1).normal(size=(50, 10_000))  # zeros are stored in few bytes
+    assert addresses_in(in_memory(noise))(0) is None
     # nor has what cannot be pickled
     locked = da.ones(5, chunks=5).map_blocks(partial(lambda lock, block: block, threading.Lock()))
     assert addresses_in(locked)(0) is None

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import dask.array as da
 import pytest
+import zarr
 from distributed import Client, LocalCluster
 
 from pymc_mcoem.em.passes import Passes
@@ -90,7 +91,7 @@ def test_a_scheduler_that_is_lost_is_not_waited_for(family, stream, monkeypatch)
 
 @pytest.mark.slow
 def test_workers_read_an_array_on_the_disk(family, stream, client, tmp_path):
-    """Also if one of them is killed, and through passes."""
+    """Also if one of them is killed, through passes, and without Dask's array."""
     place = str(tmp_path / "stream.zarr")
     da.from_array(stream, chunks=7).to_zarr(place)
     lying = da.from_zarr(place)
@@ -106,6 +107,10 @@ def test_workers_read_an_array_on_the_disk(family, stream, client, tmp_path):
     passed.partial_fit(Passes(lying, 2, random_seed=1))
     expected = driver(family, **settings).partial_fit(Passes(stream, 2, random_seed=1))
     assert_same(passed, expected)
+
+    opened = driver(family, **settings, executor=client.get_executor(pure=False))
+    opened.partial_fit(zarr.open_array(place, mode="r"))
+    assert_same(opened, driver(family, **settings).partial_fit(stream))
 
 
 @pytest.mark.slow
