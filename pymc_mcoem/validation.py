@@ -12,7 +12,6 @@ __all__ = [
     "as_numbers",
     "is_number",
     "is_whole",
-    "require_semidefinite",
     "require_whole",
 ]
 
@@ -97,39 +96,3 @@ def require_whole(name: str, value: Any, least: int) -> None:
     """
     if not is_whole(value) or value < least:
         raise ValueError(f"{name}: got {value!r}; give a whole number from {least}.")
-
-
-def require_semidefinite(name: str, matrix: np.ndarray) -> None:
-    """Check that a matrix of second moments is positive semidefinite.
-
-    Parameters
-    ----------
-    name : str
-        Name of the matrix, for the message.
-    matrix : ndarray of shape (n, n)
-
-    Raises
-    ------
-    ValueError
-        If it is not symmetric positive semidefinite, up to rounding.
-
-    Examples
-    --------
-    >>> require_semidefinite("moments", np.diag([1.0, -0.5]))
-    Traceback (most recent call last):
-        ...
-    ValueError: moments is not positive semidefinite, as second moments are; check the E-step.
-    """
-    scale = float(np.abs(matrix).max(initial=0.0))
-    symmetric = bool((np.abs(matrix - matrix.T) <= 1e-9 * scale).all())
-    # lift eigenvalues that are zero up to rounding above zero
-    lifted = np.array(matrix, dtype=np.float64)
-    np.einsum("aa->a", lifted)[:] += (1e-9 * scale + np.finfo(float).tiny) * len(matrix)
-    try:
-        np.linalg.cholesky(lifted)
-    except np.linalg.LinAlgError:
-        symmetric = False
-    if not symmetric:
-        raise ValueError(
-            f"{name} is not positive semidefinite, as second moments are; check the E-step."
-        )

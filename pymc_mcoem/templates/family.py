@@ -12,6 +12,7 @@ import xarray as xr
 
 from pymc_mcoem.density.geometry import declare_geometry
 from pymc_mcoem.em.family import ROUNDING, Family
+from pymc_mcoem.templates.bases.bands import cholesky, require_semidefinite, symmetric_bands
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curve_loops import curve_functions
 from pymc_mcoem.templates.description import describe_mixture
@@ -27,13 +28,13 @@ from pymc_mcoem.templates.starts import (
     kmeans_start,
     mean_design,
     n_free,
+    precision_bands,
     random_start,
     stack_encoded,
     template_precision,
     warn_of_size,
 )
 from pymc_mcoem.templates.warps.deformations import Deformation
-from pymc_mcoem.validation import require_semidefinite
 
 __all__ = ["TemplateFamily"]
 
@@ -85,7 +86,7 @@ class TemplateFamily(TemplateObservations, Family):
         self.settings = check_settings(points, basis, deformation, n_classes, self._options)
         self.gram = basis.gram()
         # refuse priors of the wrong size now, not at the first M-step
-        self._precision = template_precision(self.settings, self.priors, self.gram)
+        self._precision = precision_bands(self.settings, self.priors, self.gram)
         self.priors.mean(self.settings.n_classes, *self.settings.channel_shape, basis.n_basis)
         self.priors.rate_of_noise(self.settings.channel_shape)
         self.priors.concentration(self.settings.n_classes)
@@ -133,17 +134,17 @@ class TemplateFamily(TemplateObservations, Family):
         """
         ready = super().ready(statistics, effective_size=effective_size)
         packed, n_channels = np.asarray(statistics["template_gram"]), self.settings.n_channels
-        grams = self.settings.basis.unpack_gram(packed)
-        grams = grams.reshape(-1, *grams.shape[-2:])
+        packed = packed.reshape(-1, *packed.shape[-2:])
+        diagonals = self.settings.basis.gram_bands(packed, 0)[..., 0]
         # s3_j is a sum of squares, so that what the prior adds may exceed all rounding (Demmel's
         # bound for Cholesky's method, twice): most of the time no matrix is factorized here
         share = 1.0 / effective_size
-        size = np.diagonal(grams, 0, 1, 2).max(axis=1) + share * np.diagonal(self._precision).max()
-        rounding = np.finfo(float).eps * grams[0].size * size
+        size = diagonals.max(axis=1) + share * self._precision[:, 0].max()
+        rounding = np.finfo(float).eps * diagonals.shape[1] ** 2 * size
         is_sure = share * self._least_precision > rounding
         for index in np.flatnonzero(np.repeat(ready, n_channels) & ~is_sure):
             try:
-                np.linalg.cholesky(grams[index] + share * self._precision)
+                cholesky(self._gram_bands(packed[index]) + share * self._precision)
             except np.linalg.LinAlgError:
                 ready[index // n_channels] = False
         return ready
@@ -166,13 +167,16 @@ class TemplateFamily(TemplateObservations, Family):
                 # an observation has nothing in most classes
                 if not matrices.any():
                     continue
-                if name == "template_gram":
-                    matrices = self.settings.basis.unpack_gram(matrices)
                 last = None
                 for matrix in matrices.reshape(-1, *matrices.shape[-2:]):
                     # channels have the same one, unless one of them lacks values
                     if last is None or not np.array_equal(matrix, last):
-                        require_semidefinite(f"statistics: {name} of class {index}", matrix)
+                        bands = (
+                            self._gram_bands(matrix)
+                            if name == "template_gram"
+                            else symmetric_bands(matrix, len(matrix) - 1)
+                        )
+                        require_semidefinite(f"statistics: {name} of class {index}", matrix, bands)
                     last = matrix
 
     def maximize_ready(
@@ -234,12 +238,12 @@ class TemplateFamily(TemplateObservations, Family):
     def _maximized(
         self, statistics: Mapping[str, np.ndarray], **given: Any
     ) -> dict[str, np.ndarray]:
-        gram = self.settings.basis.unpack_gram(statistics["template_gram"])
         return maximize_templates(
-            {**statistics, "template_gram": gram},
+            statistics,
             priors=self.priors,
             gram=self.gram,
             precision=self._precision,
+            gram_bands=self.settings.basis.gram_bands,
             n_free=n_free(self.settings),
             base_covariance=self.settings.base_covariance,
             covariance=self.settings.covariance,
@@ -247,6 +251,9 @@ class TemplateFamily(TemplateObservations, Family):
             coefficients=self.settings.coefficients,
             **given,
         )
+
+    def _gram_bands(self, sums: np.ndarray) -> np.ndarray:
+        return self.settings.basis.gram_bands(sums, self._precision.shape[1] - 1)
 
     def anneal(
         self, parameters: Mapping[str, np.ndarray], temperature: float
@@ -408,7 +415,8 @@ class TemplateFamily(TemplateObservations, Family):
     @cached_property
     def _least_precision(self) -> float:
         """Smallest eigenvalue of the precision of the templates' prior."""
-        return float(np.linalg.eigvalsh(self._precision)[0])
+        whole = template_precision(self.settings, self.priors, self.gram)
+        return float(np.linalg.eigvalsh(whole)[0])
 
     @cached_property
     def _mean_design(self) -> np.ndarray:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
 from scipy.linalg import LinAlgError, solve_triangular
-from scipy.linalg.lapack import dpotrf, dpotrs
 
 from pymc_mcoem.interrupts import import_whole
+from pymc_mcoem.templates.bases.bands import cholesky, multiply, solve, symmetric_bands, upper
 from pymc_mcoem.templates.priors import TemplatePriors
 
 __all__ = ["maximize_templates"]
@@ -28,6 +28,7 @@ def maximize_templates(
     ready: np.ndarray | None = None,
     present: Mapping[str, np.ndarray] | None = None,
     precision: np.ndarray | None = None,
+    gram_bands: Callable[[np.ndarray, int], np.ndarray] = symmetric_bands,
     n_free: int = 0,
 ) -> dict[str, np.ndarray]:
     """Return the parameters that maximize n* × (expected log-likelihood) + log-priors.
@@ -36,7 +37,7 @@ def maximize_templates(
     ----------
     statistics : mapping of str to ndarray
         Running means of δ_{I,j} S: ``"class_weight"`` s1 (C,), ``"template_projection"`` s2
-        (C, L), ``"template_gram"`` s3 (C, L, L), unpacked (`GaussianBasis.unpack_gram`),
+        (C, L), ``"template_gram"`` s3 (C, L, L), or as `gram_bands` takes it,
         ``"deformation_outer"`` s4 (C, d, d), ``"squared_norm"`` s5 (C,), ``"observed_points"``
         s0 (C,); others are not used. Of several channels s2, s3, s5 and s0 have an axis of channels
         after that of classes.
@@ -58,8 +59,11 @@ def maximize_templates(
         shared σ² is maximized given these. Default: all.
     present : mapping of str to ndarray, optional
         θ before the M-step; needed if a class is not ready.
-    precision : ndarray of shape (L, L), optional
-        What the priors make of `gram`, where that is known.
+    precision : ndarray of shape (L, width + 1), optional
+        Bands of what the priors make of `gram`, where that is known; see `symmetric_bands`. The
+        other matrices have no entries beyond them.
+    gram_bands : callable
+        Returns the bands of a matrix in ``"template_gram"``, given it and the width.
     n_free : int
         Number of directions in which `precision` is zero.
 
@@ -104,9 +108,16 @@ def maximize_templates(
         if waiting.any():
             raise ValueError("present: give θ before the M-step, which classes that wait keep.")
         present = {}
-    precision = share * (priors.precision(gram) if precision is None else precision)
+    if precision is None:
+        precision = symmetric_bands(priors.precision(gram), len(gram) - 1)
     templates, residuals = _templates(
-        statistics, precision, priors, waiting, present.get("templates"), coefficients
+        statistics,
+        share * precision,
+        gram_bands,
+        priors,
+        waiting,
+        present.get("templates"),
+        coefficients,
     )
     found = {
         "weights": weights / weights.sum(),
@@ -126,6 +137,7 @@ def maximize_templates(
 def _templates(
     statistics: Mapping[str, np.ndarray],
     precision: np.ndarray,
+    gram_bands: Callable[[np.ndarray, int], np.ndarray],
     priors: TemplatePriors,
     waiting: np.ndarray,
     present: np.ndarray | None,
@@ -138,30 +150,30 @@ def _templates(
     given = np.asarray(statistics["template_projection"], dtype=np.float64)
     shape, n_basis = given.shape[:-1], given.shape[-1]
     projections = given.reshape(-1, n_basis)
-    grams = np.asarray(statistics["template_gram"], dtype=np.float64).reshape(-1, n_basis, n_basis)
+    packed = np.asarray(statistics["template_gram"], dtype=np.float64)
+    packed = packed.reshape(-1, *packed.shape[-2:])
     squares = np.asarray(statistics["squared_norm"], dtype=np.float64).ravel()
     mean = priors.mean(*given.shape).reshape(projections.shape)
     present_templates = None if present is None else np.reshape(present, projections.shape)
     n_channels = len(projections) // shape[0]
     templates = np.empty_like(projections)
     residuals = np.empty(len(projections))
-    factor = None
-    for index, (projection, class_gram) in enumerate(zip(projections, grams, strict=True)):
-        right = projection + precision @ mean[index]
+    class_gram: np.ndarray
+    factor: np.ndarray | None = None
+    for index, projection in enumerate(projections):
+        right = projection + multiply(precision, mean[index])
         j, channel = divmod(index, n_channels)
+        # the channels of a class have the same matrix, unless one of them lacks values
+        if channel == 0 or not np.array_equal(packed[index], packed[index - 1]):
+            class_gram, factor = gram_bands(packed[index], precision.shape[1] - 1), None
         try:
             if waiting[j] and present_templates is not None:
                 template = present_templates[index]
             elif coefficients == "nonnegative":
                 template = _nonnegative(class_gram + precision, right)
             else:
-                # the channels of a class have the same matrix, unless one of them lacks values
-                if channel == 0 or not np.array_equal(class_gram, grams[index - 1]):
-                    # LAPACK itself: its wrappers cost as much as it does, once a class and image
-                    factor, failed = dpotrf(class_gram + precision, lower=True, clean=False)
-                    if failed:
-                        raise LinAlgError
-                template, _ = dpotrs(factor, right, lower=True)
+                factor = cholesky(class_gram + precision) if factor is None else factor
+                template = solve(factor, right)
         except LinAlgError:
             raise ValueError(
                 f"statistics: class {j} has mass {statistics['class_weight'][j]:.3g} and "
@@ -170,20 +182,20 @@ def _templates(
             ) from None
         away = template - mean[index]
         # the quadratic form at the new template, which rounding may make slightly negative
-        fit = squares[index] - 2.0 * template @ projection + template @ class_gram @ template
-        residuals[index] = max(fit, 0.0) + away @ precision @ away
+        explained = template @ (2.0 * projection - multiply(class_gram, template))
+        residuals[index] = max(squares[index] - explained, 0.0) + away @ multiply(precision, away)
         templates[index] = template
     return templates.reshape(given.shape), residuals.reshape(shape)
 
 
 def _nonnegative(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the α ≥ 0 that minimizes αᵀ matrix α − 2 αᵀ right."""
+    """Return the α ≥ 0 that minimizes αᵀ matrix α − 2 αᵀ right, of a matrix by its bands."""
     # imported where it is used: scipy.optimize takes a quarter of a second
     import_whole("scipy.optimize")
     from scipy.optimize import nnls
 
-    lower = np.linalg.cholesky(matrix)
-    solution, _ = nnls(lower.T, solve_triangular(lower, right, lower=True))
+    factor = upper(cholesky(matrix))
+    solution, _ = nnls(factor, solve_triangular(factor, right, trans="T"))
     return np.asarray(solution)
 
 

@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import bandwidth, solve_triangular
 
+from pymc_mcoem.templates.bases.bands import symmetric_bands
 from pymc_mcoem.templates.maximization import maximize_templates
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import TemplateSettings
@@ -21,6 +22,7 @@ __all__ = [
     "mean_design",
     "n_free",
     "own_templates",
+    "precision_bands",
     "random_start",
     "random_templates",
     "stack_encoded",
@@ -120,6 +122,19 @@ def template_precision(
         precision = precision - np.outer(weighted, weighted) / squares
     found: np.ndarray = (precision + precision.T) / 2.0
     return found
+
+
+def precision_bands(
+    settings: TemplateSettings, priors: TemplatePriors, gram: np.ndarray
+) -> np.ndarray:
+    """Return the bands of `template_precision`, as many as the M-step's matrices need."""
+    precision, grid = template_precision(settings, priors, gram), settings.basis.grid
+    width = len(gram) - 1
+    # noise that is correlated joins kernels that have no point in common
+    if grid is not None and settings.noise_covariance is None:
+        is_there = np.abs(precision) > np.finfo(float).eps * np.abs(precision).max()
+        width = max(grid.reach, *bandwidth(is_there))
+    return symmetric_bands(precision, width)
 
 
 def mean_design(settings: TemplateSettings, points: np.ndarray | None = None) -> np.ndarray:
@@ -267,7 +282,7 @@ def _labeled_parameters(
         covariance=settings.covariance,
         noise=settings.noise,
         coefficients=settings.coefficients,
-        precision=template_precision(settings, priors, gram),
+        precision=precision_bands(settings, priors, gram),
         n_free=n_free(settings),
     )
     return parameters, mass == 0

@@ -10,6 +10,7 @@ from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from pymc_mcoem.templates.maximization import maximize_templates
+from pymc_mcoem.templates.starts import template_precision
 from tests.helpers.image_oracle import ImageOracle
 
 C, L, D = 2, 4, 3
@@ -234,6 +235,49 @@ def test_the_weight_of_the_prior_counts_coordinates(rng):
         statistics, effective_size=n, priors=priors, gram=GRAM, base_covariance=BASE
     )
     assert found["deformation_variance"][0] == pytest.approx((likelihood[0] + 0.001) / 2)
+
+
+IMAGES = {
+    "default": {},
+    "identity": {"priors": TemplatePriors(template_precision="identity")},
+    "given precision": {"priors": TemplatePriors(template_precision=np.eye(144) + 0.01)},
+    "offset": {"offset": 1.0},
+    "correlated noise": {
+        "noise_correlation": 0.9 ** np.abs(np.subtract.outer(np.arange(144), np.arange(144)))
+    },
+}
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_the_m_step_of_images_is_that_of_whole_matrices(kind, rng):
+    """Their matrices are by bands, as wide as the kernels reach or as the prior or noise joins."""
+    mixture = TemplateMixture.for_images((12, 12), 1, n_landmarks=2, **IMAGES[kind])
+    settings, n = mixture.settings, 9.0
+    design = settings.basis.matrix(settings.points + 0.02 * rng.normal(size=(144, 2)))
+    right = design.T @ rng.normal(size=144)
+    gram = design.T @ design
+    if kind == "correlated noise":
+        gram = design.T @ np.linalg.solve(settings.noise_covariance, design)
+    statistics = {
+        "class_weight": np.ones(1),
+        "template_projection": right[None],
+        "template_gram": gram[None],
+        "deformation_outer": np.eye(len(settings.base_covariance))[None],
+        "squared_norm": np.array([300.0]),
+        "observed_points": np.array([144.0]),
+    }
+    precision = template_precision(settings, mixture.priors, mixture.gram)
+    found = mixture.maximize(statistics, effective_size=n)["templates"][0]
+    expected = np.linalg.solve(gram + precision / n, right)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7 * np.abs(expected).max())
+    assert mixture.ready(statistics, effective_size=n).all()
+    mixture.check_statistics(statistics)
+    statistics["template_gram"] = gram[None] - 2.0 * np.eye(144)
+    with pytest.raises(ValueError, match="template_gram of class 0 is not positive semidefinite"):
+        mixture.check_statistics(statistics)
+    statistics["template_gram"] = gram[None] + 0.1 * np.triu(gram, 1)
+    with pytest.raises(ValueError, match="template_gram of class 0 is not positive semidefinite"):
+        mixture.check_statistics(statistics)
 
 
 @pytest.mark.parametrize("effective_size", [0.0, -1.0, np.nan])

@@ -19,6 +19,7 @@ from pymc_mcoem.templates import (
     image_loops_numba,
     template_loops_numba,
 )
+from pymc_mcoem.templates.bases import bands as bands_of
 from pymc_mcoem.templates.bases import separable_numba
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
 from pymc_mcoem.templates.bases.separable import (
@@ -437,6 +438,37 @@ def test_packed_gram_matrices_are_whole_ones(axes, rng):
     stacked = np.stack([packed, 2 * packed])
     np.testing.assert_allclose(basis.unpack_gram(stacked)[1], 2 * expected, rtol=0, atol=2e-12)
     np.testing.assert_array_equal(basis.unpack_gram(expected), expected)
+
+
+@pytest.mark.parametrize("axes", [[5, 4], [1, 6], [6, 1], [16, 16], [30, 9]])
+def test_bands_have_all_of_a_gram_matrix_but_rounding(axes, rng):
+    basis = GaussianBasis.regular([np.linspace(-1, 1, n) if n > 1 else [0.3] for n in axes], 0.15)
+    points, weights = rng.uniform(-1.2, 1.2, size=(40, 2)), rng.uniform(0, 2, size=40)
+    packed, n = basis.gram_sums(points, weights).eval(), basis.n_basis
+    whole = basis.unpack_gram(packed)
+    assert np.abs(np.triu(whole, basis.grid.reach + 1)).max(initial=0) <= 1e-15 * whole.max()
+    for width in {0, 1, basis.grid.reach, n - 1}:
+        bands = basis.gram_bands(np.stack([0 * packed, packed]), min(width, n - 1))[1]
+        assert bands.shape == (n, min(width, n - 1) + 1)
+        for k, band in enumerate(bands.T):
+            np.testing.assert_allclose(band[: n - k], np.diag(whole, k), rtol=0, atol=1e-12)
+            np.testing.assert_array_equal(
+                basis.gram_bands(whole, width)[: n - k, k], np.diag(whole, k)
+            )
+
+
+@pytest.mark.parametrize("width", [0, 2, 5])
+def test_matrices_are_solved_by_their_bands(width, rng):
+    upper = np.triu(np.tril(rng.normal(size=(6, 6)), width))
+    upper[np.diag_indices(6)] = rng.uniform(1, 2, size=6)
+    matrix, right = upper.T @ upper, rng.normal(size=6)
+    bands = bands_of.symmetric_bands(matrix, width)
+    np.testing.assert_allclose(bands_of.multiply(bands, right), matrix @ right, atol=1e-13)
+    factor = bands_of.cholesky(bands.copy())
+    np.testing.assert_allclose(bands_of.upper(factor), upper, atol=1e-13)
+    np.testing.assert_allclose(matrix @ bands_of.solve(factor, right), right, atol=1e-12)
+    with pytest.raises(np.linalg.LinAlgError):
+        bands_of.cholesky(-bands)
 
 
 def test_gram_matrices_of_other_bases_are_not_packed(rng):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,9 +84,63 @@ class EvenGrid:
             self.bandwidth / np.sqrt(2.0),
         )
 
+    @property
+    def reach(self) -> int:
+        """Width of the bands in which matrices of products of two kernels have their entries.
+
+        A product is exp(−d²/2ν²), with d the distance of the centers, times a sum of squares. What
+        is left out beyond the bands is rounding beside these.
+        """
+        most = np.sqrt(-2.0 * np.log(np.finfo(float).eps)) * self.bandwidth
+        first, second = (
+            min(int(most / abs(step)), n - 1)
+            for step, n in zip(self.spacing, self.length, strict=True)
+        )
+        return first * self.length[1] + second
+
+    def gram_bands(self, sums: np.ndarray, width: int) -> np.ndarray:
+        """Return the bands of the matrices that sums of products of kernels represent.
+
+        Parameters
+        ----------
+        sums : ndarray of shape (..., 2 n_first − 1, 2 n_second − 1)
+        width : int
+
+        Returns
+        -------
+        ndarray of shape (..., n_basis, width + 1)
+            As those of `symmetric_bands`.
+        """
+        starts, steps, constants = _band_places(self, width)
+        flat = np.ascontiguousarray(sums).reshape(*sums.shape[:-2], -1)
+        # places beyond the last sum are behind the last column
+        found: np.ndarray = flat.take(starts + steps, axis=-1, mode="clip")
+        found *= constants
+        return found.reshape(*sums.shape[:-2], -1, width + 1)
+
     def factors(self, points: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Return the kernels of each axis at the points, (length, n_points)."""
         return [
             pt.exp(pt.sqr(self.axis(index)[:, None] - column[None, :]) * (-1.0 / self.bandwidth**2))
             for index, column in enumerate(points)
         ]
+
+
+@cache
+def _band_places(grid: EvenGrid, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return where sums of products lie, and what multiplies them, for `EvenGrid.gram_bands`.
+
+    The places are the sums (n_first, 1, 1) + (n_second, width + 1).
+    """
+    n_first, n_second = grid.length
+    second = np.arange(n_second)[:, None]
+    rows, columns = np.divmod(second + np.arange(width + 1), n_second)
+    n_sums = 2 * n_second - 1
+    distances = (
+        np.array([rows, columns - second]) * np.array(grid.spacing)[:, None, None] / grid.bandwidth
+    )
+    return (
+        2 * n_sums * np.arange(n_first)[:, None, None],
+        rows * n_sums + columns + second,
+        np.exp(-0.5 * np.square(distances).sum(axis=0)),
+    )

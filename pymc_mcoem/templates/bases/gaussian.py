@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from pymc_mcoem.compiling.linear_algebra import matrix_product, matrix_vector
+from pymc_mcoem.templates.bases.bands import symmetric_bands
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
 from pymc_mcoem.templates.bases.separable import (
     KernelBends,
@@ -289,6 +290,20 @@ class GaussianBasis:
             )
         return sums
 
+    def gram_bands(self, sums: np.ndarray, width: int) -> np.ndarray:
+        """Return the same as `unpack_gram`, by bands; see `symmetric_bands`.
+
+        Parameters
+        ----------
+        sums : ndarray of shape (..., n_basis, n_basis), or as `gram_sums` returns it
+        width : int
+
+        Returns
+        -------
+        ndarray of shape (..., n_basis, width + 1)
+        """
+        return symmetric_bands(self.unpack_gram(sums), width)
+
     def _coordinates(self, points: Any) -> list[TensorVariable]:
         """Return the coordinates of points, one vector for each axis."""
         if isinstance(points, list):
@@ -441,3 +456,8 @@ class _RegularGaussianBasis(GaussianBasis):
         shared = windows * (first[:, None, :, None] * second[None, :, None, :])
         whole: np.ndarray = shared.reshape(*sums.shape[:-2], self.n_basis, self.n_basis)
         return whole
+
+    def gram_bands(self, sums: np.ndarray, width: int) -> np.ndarray:
+        if self.grid is None or sums.shape[-2:] != self.grid.halved().length:
+            return super().gram_bands(sums, width)
+        return self.grid.gram_bands(sums, width)
