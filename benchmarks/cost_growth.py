@@ -28,6 +28,7 @@ the new run's time in the same round.
 
     python benchmarks/cost_growth.py                    # all but the run
     python benchmarks/cost_growth.py --only images --classes 2 5 --sides 8 16
+    python benchmarks/cost_growth.py --only images --classes --sides 64 --kernels 64
     python benchmarks/cost_growth.py --only plate
     python benchmarks/cost_growth.py --only paper
     python benchmarks/cost_growth.py --only run         # 25 minutes of one core
@@ -88,10 +89,12 @@ def theta_of(mixture: mcoem.TemplateMixture, images: np.ndarray) -> dict[str, np
     return theta
 
 
-def measure(side: int, n_classes: int, n_observations: int) -> list[str]:
+def measure(side: int, n_classes: int, n_observations: int, n_kernels: int | None) -> list[str]:
     """Return a row of the table."""
     rng = np.random.default_rng(1)
-    mixture = mcoem.TemplateMixture.for_images((side, side), n_classes=n_classes)
+    mixture = mcoem.TemplateMixture.for_images(
+        (side, side), n_classes=n_classes, n_kernels=n_kernels
+    )
     images = discs(side, n_classes, rng)
     shown = images[rng.integers(n_classes, size=n_observations + 1)]
     shown = shown + 0.2 * rng.standard_normal(shown.shape)
@@ -148,7 +151,7 @@ def tell_images(given: argparse.Namespace) -> None:
     cases = [(16, n) for n in given.classes] + [(side, 2) for side in given.sides]
     rows = []
     for side, n_classes in cases:
-        rows.append(measure(side, n_classes, given.observations))
+        rows.append(measure(side, n_classes, given.observations, given.kernels))
         console.print(*rows[-1])
     headings = ("pixels", "C", "plausible", *PARTS, "all", "compiling, s", "MiB")
     tell_table(headings, rows, f"Milliseconds an observation, {TUNE} + {DRAWS} sweeps")
@@ -347,6 +350,7 @@ def main() -> None:
         classes={"type": int, "nargs": "*", "default": [2, 5, 10, 20, 50]},
         sides={"type": int, "nargs": "*", "default": [8, 28, 64]},
         observations=(12, "of each case of images"),
+        kernels={"type": int, "help": "a side, of images; by default the mixture chooses"},
         rows=[100, 500, 2_000, 5_000],
         rounds=(15, "of plates and of runs"),
         iterations=(15, "at the paper's settings"),
