@@ -2,7 +2,7 @@
 
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
-from pymc_mcoem.templates.images import template_images
+from pymc_mcoem.templates.images import image_priors, template_images
 from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.templates.observations import drop_missing_points
 from pymc_mcoem.templates.priors import TemplatePriors
@@ -23,5 +23,6 @@ __all__ = [
     "TimeWarp",
     "curve_priors",
     "drop_missing_points",
+    "image_priors",
     "template_images",
 ]

@@ -18,7 +18,7 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, CurveSource, curve_priors
-from pymc_mcoem.templates.images import ImageGrid, split_shape
+from pymc_mcoem.templates.images import ImageGrid, image_priors, split_shape
 from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.register import RegisteringFamily
@@ -155,13 +155,14 @@ class TemplateMixture(RegisteringFamily):
         n_landmarks: int | tuple[int, int] | None = None,
         landmark_correlation: float = 0.2,
         n_kernels: int | tuple[int, int] | str | None = None,
+        priors: TemplatePriors | None = None,
         **options: Any,
     ) -> Self:
-        """Return a mixture for gray or color images, with the paper's settings for digits.
+        """Return a mixture for gray or color images.
 
-        At 16 × 16 these are the paper's: pixels equally spaced from −1 to 1 on each axis, ends
-        included; a kernel on each pixel, ν = 0.2; a rigid motion plus 6 × 6 landmarks on
-        [−0.5, 0.5]² with kernels exp(−|u − q|² / 0.16). At other sizes the longer side spans
+        At 16 × 16 all but the prior of γ² is as in the paper: pixels equally spaced from −1 to 1
+        on each axis, ends included; a kernel on each pixel, ν = 0.2; a rigid motion plus 6 × 6
+        landmarks on [−0.5, 0.5]² with kernels exp(−|u − q|² / 0.16). At other sizes the longer side spans
         −1 to 1 and the shorter one in proportion, ν is 1.5 kernel spacings, the landmarks fill
         the inner half of each side, and their kernels' width is two landmark spacings. From 21
         pixels a side on, templates have fewer kernels than pixels.
@@ -195,9 +196,13 @@ class TemplateMixture(RegisteringFamily):
             a class as there are pixels. Default: one on each pixel, but at most twenty on the
             longer side. An image then takes time in proportion to its pixels. Give more to see
             details finer than a twentieth of the image.
+        priors : TemplatePriors, optional
+            Default: `image_priors`, which hold γ² near 0.0016: landmarks stray by a fiftieth of the
+            longer side. ``TemplatePriors()``, which are weak, let γ² follow the images, as in the
+            paper.
         **options
             Further options of `TemplateMixture`: `scale`, `covariance`, `noise`,
-            `noise_correlation`, `offset`, `priors`.
+            `noise_correlation`, `offset`.
 
         Returns
         -------
@@ -222,11 +227,15 @@ class TemplateMixture(RegisteringFamily):
         sides, channels = split_shape(shape, channels)
         grid = ImageGrid(sides, n_landmarks, n_kernels)
         field = DisplacementField.on_grid(grid.landmarks, grid.width, landmark_correlation)
+        deformation = grid.rigid_motion(rigid_variance, rigid) + field
+        if priors is None:
+            priors = image_priors(deformation, options.get("covariance", "scaled"))
         return cls(
             grid.points,
             GaussianBasis.regular(grid.kernel_axes, grid.bandwidth),
-            grid.rigid_motion(rigid_variance, rigid) + field,
+            deformation,
             n_classes,
+            priors=priors,
             grid_shape=grid.shape,
             dim_names=("row", "column"),
             channels=channels,

@@ -18,6 +18,7 @@ from pymc_mcoem.templates import (
     RigidMotion,
     TemplateMixture,
     TemplatePriors,
+    image_priors,
     template_images,
 )
 from tests.helpers.image_oracle import ImageOracle
@@ -246,11 +247,13 @@ def test_kmeans_start_finds_the_groups(covariance, noise, rng):
     share = np.bincount(labels, minlength=2) / 60
     np.testing.assert_allclose(parameters["weights"][order], share, atol=0.03)
     np.testing.assert_allclose(parameters["noise_variance"], 0.01, rtol=0.5)
+    variance = image_priors(mixture.settings.deformation, covariance).deformation_variance
+    assert variance == pytest.approx(0.0016)
     if covariance == "full":
-        expected = 0.01 * mixture.settings.base_covariance
+        expected = variance * mixture.settings.base_covariance
         np.testing.assert_allclose(parameters["deformation_covariance"][0], expected, rtol=1e-6)
     else:
-        np.testing.assert_allclose(parameters["deformation_variance"], 0.01)
+        np.testing.assert_allclose(parameters["deformation_variance"], variance)
 
 
 @pytest.mark.parametrize("noise", ["shared", "class"])
