@@ -162,10 +162,10 @@ class TemplateMixture(RegisteringFamily):
 
         At 16 × 16 all but the prior of γ² is as in the paper: pixels equally spaced from −1 to 1
         on each axis, ends included; a kernel on each pixel, ν = 0.2; a rigid motion plus 6 × 6
-        landmarks on [−0.5, 0.5]² with kernels exp(−|u − q|² / 0.16). At other sizes the longer side spans
-        −1 to 1 and the shorter one in proportion, ν is 1.5 kernel spacings, the landmarks fill
-        the inner half of each side, and their kernels' width is two landmark spacings. From 21
-        pixels a side on, templates have fewer kernels than pixels.
+        landmarks on [−0.5, 0.5]² with kernels exp(−|u − q|² / 0.16). At other sizes the longer
+        side spans −1 to 1 and the shorter one in proportion, ν is 1.5 kernel spacings, the
+        landmarks fill the inner half of each side, and their kernels' width is two landmark
+        spacings. From 21 pixels a side on, templates have fewer kernels than pixels.
 
         Parameters
         ----------
