@@ -197,7 +197,7 @@ class TemplateMixture(RegisteringFamily):
             longer side. An image then takes time in proportion to its pixels. Give more to see
             details finer than a twentieth of the image.
         priors : TemplatePriors, optional
-            Default: `image_priors`, which hold γ² near 0.0016: landmarks stray by a fiftieth of the
+            Default: `image_priors`, which hold γ² near 0.0025: landmarks stray by a fortieth of the
             longer side. ``TemplatePriors()``, which are weak, let γ² follow the images, as in the
             paper.
         **options
