@@ -46,7 +46,9 @@ MOVES = {"walk": mcoem.moves.RandomWalk(), "swing": mcoem.moves.Hamiltonian()}
 def setting() -> tuple[mcoem.TemplateMixture, dict[str, np.ndarray], np.ndarray]:
     """Return the mixture, θ at which its templates show discs, and these images."""
     rng = np.random.default_rng(1)
-    mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
+    mixture = mcoem.TemplateMixture.for_images(
+        (SIDE, SIDE), n_classes=N_CLASSES, priors=mcoem.TemplatePriors()
+    )
     shown = discs(SIDE, N_CLASSES, rng)
     return mixture, theta_of(mixture, shown), shown
 

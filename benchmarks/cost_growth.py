@@ -93,7 +93,7 @@ def measure(side: int, n_classes: int, n_observations: int, n_kernels: int | Non
     """Return a row of the table."""
     rng = np.random.default_rng(1)
     mixture = mcoem.TemplateMixture.for_images(
-        (side, side), n_classes=n_classes, n_kernels=n_kernels
+        (side, side), n_classes=n_classes, n_kernels=n_kernels, priors=mcoem.TemplatePriors()
     )
     images = discs(side, n_classes, rng)
     shown = images[rng.integers(n_classes, size=n_observations + 1)]
@@ -212,7 +212,9 @@ def tell_paper(given: argparse.Namespace) -> None:
     """Print seconds per iteration at the paper's settings, and the memory of a run."""
     rng = np.random.default_rng(1)
     for n_classes, paper in PAPER.items():
-        mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes)
+        mixture = mcoem.TemplateMixture.for_images(
+            (16, 16), n_classes=n_classes, priors=mcoem.TemplatePriors()
+        )
         em = mcoem.OnlineEM.as_in_paper(
             mixture,
             burst_length=mcoem.schedules.BurstLength(draws=400, tune=100),
@@ -234,7 +236,7 @@ def tell_paper(given: argparse.Namespace) -> None:
             f"{paper / median:.0f} times as long)"
         )
     em = mcoem.OnlineEM(
-        mcoem.TemplateMixture.for_images((16, 16), n_classes=2),
+        mcoem.TemplateMixture.for_images((16, 16), n_classes=2, priors=mcoem.TemplatePriors()),
         burst_length=mcoem.schedules.BurstLength(draws=1, tune=1),
         random_seed=1,
         progressbar=False,

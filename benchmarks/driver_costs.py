@@ -293,7 +293,9 @@ def measure(n_classes: int, side: int, n_real: int, folder: Path) -> tuple[Costs
     Real runs, of `n_real` observations or more, are included.
     """
     images, _ = enlarged(400, side, np.random.default_rng(1))
-    mixture = mcoem.TemplateMixture.for_images((side, side), n_classes=n_classes)
+    mixture = mcoem.TemplateMixture.for_images(
+        (side, side), n_classes=n_classes, priors=mcoem.TemplatePriors()
+    )
     parameters = mixture.initialize(list(images[:200]), np.random.default_rng(1), "kmeans")
     parameters = mixture.check_parameters(parameters)
     parcel = Parcel.of(partial(CheckedEStep.of, mixture, mcoem.esteps.CarlinChibBurst()))

@@ -63,7 +63,10 @@ def main() -> None:
     rows, first = [], None
     for n_kernels in given.kernels:
         mixture = mcoem.TemplateMixture.for_images(
-            (given.side, given.side), n_classes=10, n_kernels=n_kernels
+            (given.side, given.side),
+            n_classes=10,
+            n_kernels=n_kernels,
+            priors=mcoem.TemplatePriors(),
         )
         em = mcoem.OnlineEM(
             mixture,

@@ -79,7 +79,10 @@ def tell_normals(n_streams: int, n_parts: int = 4) -> None:
 def tell_digits(n_orders: int) -> None:
     """Print mean log-evidence of other images."""
     images = mcoem.datasets.load_digits().images.values
-    mixture, e_step = mcoem.TemplateMixture.for_images((8, 8), 10), mcoem.esteps.LaplaceGaussian()
+    mixture, e_step = (
+        mcoem.TemplateMixture.for_images((8, 8), 10, priors=mcoem.TemplatePriors()),
+        mcoem.esteps.LaplaceGaussian(),
+    )
     compiled, rows = e_step.compile(mixture), []
 
     def learn(part, theta=None):

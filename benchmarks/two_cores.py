@@ -32,7 +32,9 @@ N_CLASSES, N_LABELS = 4, 4
 @cache
 def own_mixture(side: int, n_classes: int) -> mcoem.TemplateMixture:
     """Return the process's mixture, which keeps its compiled functions."""
-    return mcoem.TemplateMixture.for_images((side, side), n_classes=n_classes)
+    return mcoem.TemplateMixture.for_images(
+        (side, side), n_classes=n_classes, priors=mcoem.TemplatePriors()
+    )
 
 
 def learned(stream: np.ndarray, n_classes: int) -> np.ndarray:
@@ -65,7 +67,9 @@ def main() -> None:
     )
     if (load := os.getloadavg()[0]) > 0.5:
         console.print(f"Other programs have {load:.1f} cores: the ratios are too small.")
-    mixture = mcoem.TemplateMixture.for_images((given.side, given.side), n_classes=N_CLASSES)
+    mixture = mcoem.TemplateMixture.for_images(
+        (given.side, given.side), n_classes=N_CLASSES, priors=mcoem.TemplatePriors()
+    )
     stream = moving_disc(given.observations, np.random.default_rng(1), given.side)
     pool = get_reusable_executor(max_workers=2, timeout=3_600)
 

@@ -197,8 +197,8 @@ class TemplateMixture(RegisteringFamily):
             longer side. An image then takes time in proportion to its pixels. Give more to see
             details finer than a twentieth of the image.
         priors : TemplatePriors, optional
-            Default: `image_priors`, which hold γ² near 0.0025: landmarks stray by a fortieth of the
-            longer side. ``TemplatePriors()``, which are weak, let γ² follow the images, as in the
+            Default: `image_priors`, which hold γ² near 0.0025: landmarks stray by 7 % of the longer
+            side. ``TemplatePriors()``, which are weak, let γ² follow the images, as in the
             paper.
         **options
             Further options of `TemplateMixture`: `scale`, `covariance`, `noise`,
@@ -229,7 +229,7 @@ class TemplateMixture(RegisteringFamily):
         field = DisplacementField.on_grid(grid.landmarks, grid.width, landmark_correlation)
         deformation = grid.rigid_motion(rigid_variance, rigid) + field
         if priors is None:
-            priors = image_priors(deformation, options.get("covariance", "scaled"))
+            priors = image_priors(field, options.get("covariance", "scaled"))
         return cls(
             grid.points,
             GaussianBasis.regular(grid.kernel_axes, grid.bandwidth),

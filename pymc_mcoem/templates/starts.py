@@ -132,7 +132,8 @@ def precision_bands(
     width = len(gram) - 1
     # noise that is correlated joins kernels that have no point in common
     if grid is not None and settings.noise_covariance is None:
-        is_there = np.abs(precision) > np.finfo(float).eps * np.abs(precision).max()
+        size = np.sqrt(np.diag(precision))
+        is_there = np.abs(precision) > np.finfo(float).eps * np.outer(size, size)
         width = max(grid.reach, *bandwidth(is_there))
     return symmetric_bands(precision, width)
 

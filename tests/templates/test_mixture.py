@@ -247,13 +247,29 @@ def test_kmeans_start_finds_the_groups(covariance, noise, rng):
     share = np.bincount(labels, minlength=2) / 60
     np.testing.assert_allclose(parameters["weights"][order], share, atol=0.03)
     np.testing.assert_allclose(parameters["noise_variance"], 0.01, rtol=0.5)
-    variance = image_priors(mixture.settings.deformation, covariance).deformation_variance
-    assert variance == pytest.approx(0.0025)
+    variance = mixture.priors.deformation_variance
     if covariance == "full":
         expected = variance * mixture.settings.base_covariance
         np.testing.assert_allclose(parameters["deformation_covariance"][0], expected, rtol=1e-6)
     else:
         np.testing.assert_allclose(parameters["deformation_variance"], variance)
+
+
+@pytest.mark.parametrize(("shape", "n_landmarks"), [((8, 8), 2), ((16, 16), 6), ((64, 32), 4)])
+def test_the_default_prior_displaces_landmarks_by_as_much_on_every_grid(shape, n_landmarks, rng):
+    mixture = TemplateMixture.for_images(shape, n_classes=2, n_landmarks=n_landmarks)
+    _, field = mixture.settings.deformation.terms
+    prior = image_priors(field)
+    assert prior == mixture.priors
+    n = len(field.landmarks)
+    betas = rng.multivariate_normal(
+        np.zeros(2 * n), prior.deformation_variance * field.covariance, 4000
+    )
+    moved = np.stack([betas[:, :n], betas[:, n:]], axis=-1)
+    distances = np.square(field.landmarks[:, None] - field.landmarks).sum(axis=-1)
+    displaced = np.einsum("bka,kl->bla", moved, np.exp(-distances / field.width**2))
+    # 4,000 draws of some tens of correlated numbers
+    assert np.sqrt(np.square(displaced).mean()) / 2.0 == pytest.approx(0.07, rel=0.05)
 
 
 @pytest.mark.parametrize("noise", ["shared", "class"])

@@ -112,6 +112,7 @@ class EvenGrid:
             As those of `symmetric_bands`.
         """
         starts, steps, constants = _band_places(self, width)
+        sums = np.asarray(sums, dtype=np.float64)
         flat = np.ascontiguousarray(sums).reshape(*sums.shape[:-2], -1)
         # places beyond the last sum are behind the last column
         found: np.ndarray = flat.take(starts + steps, axis=-1, mode="clip")

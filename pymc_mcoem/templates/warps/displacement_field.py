@@ -113,6 +113,27 @@ class DisplacementField(Deformation):
         values: np.ndarray = np.exp(-np.square(difference).sum(axis=-1) / self.width**2)
         return values
 
+    def displacement_variance(self, points: np.ndarray) -> np.ndarray:
+        """Return the variance of the displacement of points along each axis, with γ² = 1.
+
+        Parameters
+        ----------
+        points : ndarray of shape (n_points, n_dims)
+
+        Returns
+        -------
+        ndarray of shape (n_points,)
+
+        Examples
+        --------
+        >>> field = DisplacementField([[0, 0], [0, 1]], width=1.0)
+        >>> field.displacement_variance(field.landmarks).round(3)
+        array([1.282, 1.282])
+        """
+        kernels, n = self._kernels(points), len(self.landmarks)
+        found: np.ndarray = np.einsum("ka,kl,la->a", kernels, self.covariance[:n, :n], kernels)
+        return found
+
     def warped(self, points: np.ndarray, beta: TensorVariable) -> list[TensorVariable]:
         """Return the warped points, one vector for each dimension."""
         factors = self.factors(points)
