@@ -5,9 +5,7 @@ have latents of their own, and the exact probabilities of the classes by a close
 or quadrature that does not use the package. `model_index.py` samples them all; the small ones are
 tests as well.
 
-Models whose answers take grids of up to four dimensions are in `published_on_grids.py`. The real
-data of Kruschke's filtration-condensation experiment are not included, because their repository has
-no license (data of the same design are simulated here).
+Models whose answers take grids of up to four dimensions are in `published_on_grids.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -586,14 +585,14 @@ def one_odd_group(n_nodes: int = 150) -> PublishedModel:
 
 def filtration_condensation(n_nodes: int = 150) -> PublishedModel:
     """Return four groups of forty subjects, with one concentration in common or one each."""
-    rng = np.random.default_rng(10)
-    means, kappas = np.array([0.89, 0.79, 0.76, 0.68]), np.array([9.0, 8.0, 20.0, 13.0])
-    theta = rng.beta((means * kappas)[:, None], ((1 - means) * kappas)[:, None], size=(4, 40))
+    path = Path(__file__).with_name("filtration_condensation.csv")
+    condition, trials, correct = np.loadtxt(path, delimiter=",", dtype=int).T
+    (n_trials,) = np.unique(trials)
     return proportions(
-        rng.binomial(64, theta),
-        64,
+        np.array([correct[condition == group] for group in np.unique(condition)]),
+        int(n_trials),
         varies="concentration",
-        source="Kruschke 2011, chapter 10, simulated data of the same design",
+        source="Kruschke 2011, chapter 10",
         n_nodes=n_nodes,
     )
 
