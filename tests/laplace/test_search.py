@@ -16,7 +16,7 @@ from pymc_mcoem.em.esteps.class_fits import family_density
 from pymc_mcoem.laplace.modes import ModeStatus
 from pymc_mcoem.laplace.schedule import Cooling, Race
 from pymc_mcoem.laplace.search import ModeSearch
-from pymc_mcoem.templates import TemplateMixture
+from pymc_mcoem.templates import TemplateMixture, TemplatePriors
 from tests.helpers.representatives import by_default
 
 GRID = np.linspace(-12, 12, 200_001)
@@ -32,7 +32,9 @@ def test_image_searches_end_at_modes_in_every_back_end(backend, run_apart, c_com
 def search_images(backend):
     """Search for the modes of a small image; see the test above."""
     rng = np.random.default_rng(2)
-    mixture = TemplateMixture.for_images((6, 6), n_classes=3, n_landmarks=3)
+    mixture = TemplateMixture.for_images(
+        (6, 6), n_classes=3, n_landmarks=3, priors=TemplatePriors()
+    )
     theta = mixture.model_parameters()
     theta["templates"] = rng.normal(size=theta["templates"].shape)
     theta["noise_variance"] = np.array(0.05)

@@ -50,7 +50,9 @@ def bounded():
 @cache
 def small_images():
     """Return a mixture of small images, whose third class has no weight where a test says so."""
-    return mcoem.TemplateMixture.for_images((4, 4), n_classes=3, n_landmarks=2)
+    return mcoem.TemplateMixture.for_images(
+        (4, 4), n_classes=3, n_landmarks=2, priors=mcoem.TemplatePriors()
+    )
 
 
 def alone_and_together(settings, backend):
