@@ -17,7 +17,6 @@ from pymc_mcoem.diagnostics.chains import IndexChains, find_index, read_chains
 from pymc_mcoem.diagnostics.log_odds import (
     bounds_of_shares,
     errors_of_log_odds,
-    log_indicators,
     log_mean,
     log_series,
     pareto_k_of_series,
@@ -170,8 +169,7 @@ def bayes_factors(
     variance of the log odds is that of the mean of
     :math:`S_i / \bar S_i - S_j / \bar S_j` by the delta method, with the effective sample size of
     this series in these chains. So autocorrelation within chains and differences between chains
-    are part of the error. Where Pareto k of a class's weights is above 0.5, few of them decide, and
-    the error is at least that of the average of visits.
+    are part of the error.
 
     No error is given, ``mcse``, ``lower`` and ``upper`` are NaN, if chains disagree: if R-hat is
     above 1.1, a test shows that chains or their halves differ, or a chain is stuck.
@@ -232,12 +230,6 @@ def bayes_factors(
     tail = (1 - probability) / 2
     for row in np.flatnonzero(trusted):
         mcse[row] = errors_of_log_odds(log_values[row], log_share[row], is_bounded[row])
-        if (is_rough := (pareto_k[row] > _FINITE_VARIANCE) & ~seldom[row]).any():
-            # few large weights decide, and those that are still to come are not in their error
-            log_visits = log_indicators(chains)[row]
-            of_visits = errors_of_log_odds(log_visits, log_mean(log_visits, (0, 1)), seldom[row])
-            of_visits[~(is_rough[:, None] | is_rough)] = np.nan
-            mcse[row] = np.fmax(mcse[row], of_visits)
         half = norm.isf(tail) * mcse[row]
         low, high = bounds_of_shares(
             log_share[row], n_visits[row], is_bounded[row], _effective(summary, row), tail

@@ -12,8 +12,7 @@ from scipy.stats import binom
 import pymc_mcoem as mcoem
 from pymc_mcoem.density.class_index import class_prior, index_key
 from pymc_mcoem.diagnostics import ClassIndexWarning, bayes_factors, log_odds
-from pymc_mcoem.diagnostics.chains import read_chains
-from pymc_mcoem.diagnostics.log_odds import errors_of_log_odds, log_mean, pareto_k_of_series
+from pymc_mcoem.diagnostics.log_odds import errors_of_log_odds, log_mean
 from tests.helpers.markov import SAME_AUTOCORRELATION, MarkovChain, as_array, as_tree
 from tests.helpers.toy_carlin_chib import toy_carlin_chib
 
@@ -36,18 +35,13 @@ def flagged(*args, **kwargs):
 # -- exact answers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    # of weights without a variance the error is that of visits
-    ("spread", "largest"),
-    [(1.05, 0.1), (1.6, 0.15)],
-    ids=["good pseudo-priors", "wide ones"],
-)
-def test_bayes_factors_are_the_exact_ones(spread, largest, rng):
+@pytest.mark.parametrize("spread", [1.05, 1.6], ids=["good pseudo-priors", "wide ones"])
+def test_bayes_factors_are_the_exact_ones(spread, rng):
     found = bayes_factors(toy_tree(rng, PRIOR * EVIDENCE, [0.2] * 3, [spread] * 3), prior=PRIOR)
     assert found.ok, found.flags
     z = (found.pairs["log_bf"] - EXACT) / found.pairs["mcse"].where(found.pairs["mcse"] > 0)
     assert np.abs(z).max() < 4
-    assert found.pairs["mcse"].max() < largest
+    assert found.pairs["mcse"].max() < 0.1
     np.testing.assert_allclose(
         found.pairs["log_posterior_odds"] - found.pairs["log_prior_odds"], found.pairs["log_bf"]
     )
@@ -75,17 +69,6 @@ def test_weights_tell_more_than_visits(rng):
     visits = bayes_factors(tree["posterior"]["class_index"], prior=PRIOR)
     by_weights = bayes_factors(tree, prior=PRIOR)
     assert by_weights.table["mcse"][0] < 0.5 * visits.table["mcse"][0]
-
-
-def test_where_few_weights_decide_errors_are_at_least_those_of_visits(rng):
-    """A neck that chains hardly enter is not in the error of the weights that they did meet."""
-    tree = toy_tree(rng, PRIOR * EVIDENCE, [0.2] * 3, [1.6] * 3)
-    k = pareto_k_of_series(read_chains(tree))[0]
-    assert k.max() > 0.5
-    visits = bayes_factors(tree["posterior"]["class_index"], prior=PRIOR).pairs["mcse"]
-    by_weights = bayes_factors(tree, prior=PRIOR).pairs["mcse"]
-    rough = (k > 0.5)[:, None] | (k > 0.5)
-    assert (by_weights.values[rough] >= visits.values[rough]).all()
 
 
 def test_names_of_classes_and_indices_of_a_plate(rng):
