@@ -49,6 +49,7 @@ class ChainState(DataClassState):
     fits: Any
     frozen_auxiliaries: Any
     equalizing_log_weight: np.ndarray
+    angle_modes: Any
 
 
 @dataclass(slots=True)  # a frozen one takes five times as long to make, at every draw
@@ -146,6 +147,15 @@ class Chain(WithSamplingState):
         self.frozen_auxiliaries: Any = None
         self.equalizing_log_weight = np.zeros(self._engine.density.n_classes)
         self._last: tuple[np.ndarray, np.ndarray, list[np.ndarray]] | None = None
+
+    @property
+    def angle_modes(self) -> np.ndarray | None:
+        """Modes about which the turns of angles have most weight; see `Engine.center_angles`."""
+        return self._engine.angle_modes
+
+    @angle_modes.setter
+    def angle_modes(self, modes: np.ndarray | None) -> None:
+        self._engine.center_angles(modes)
 
     def sweep(
         self, rng: np.random.Generator, point: Mapping[str, np.ndarray], tune: bool

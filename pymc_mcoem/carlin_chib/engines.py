@@ -80,6 +80,8 @@ class Engine:
     initial_log_step : ndarray of shape (n_classes,), with a jump (n_classes + 1,)
     auxiliaries_shape : tuple of int
         ``(*rows, n_classes, n_latents)``.
+    angle_modes : ndarray of shape (n_classes, n_latents) or None
+        What `center_angles` was last given.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Engine:
             density.require_latents()
         n_classes, (*rows, n) = density.n_classes, density.position_shape
         self.density = density
+        self.angle_modes: np.ndarray | None = None
         self.walks = isinstance(move, RandomWalk)
         self.auxiliaries_shape = (*rows, n_classes, n)
         self.initial_log_step = np.array([move.initial_log_step(size) for size in density.n_active])
@@ -142,6 +145,7 @@ class Engine:
         """
         if self._rows or not self.density.angles:
             return
+        self.angle_modes = modes
         centers = np.zeros((self.density.n_classes, self.density.n_latents))
         self.density.found_starts = centers[:0]
         if modes is not None and np.isfinite(modes).all():

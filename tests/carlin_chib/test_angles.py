@@ -161,3 +161,27 @@ def test_an_angle_of_another_step_has_no_mode_for_each_turn(rng):
         )
     odds = idata["sample_stats"]["class_unvisited_mode_log_odds"].values
     assert not (odds > -10.0).any()
+
+
+def test_a_restored_state_knows_where_the_angles_are(rng):
+    """The same draws follow in the same step, in a new one, and in one that ran another chain."""
+    model, (step,) = shared()
+    start = model.initial_point()
+    step.setup_chain(np.random.default_rng(1), tune=20, draws=10)
+    point = start
+    for _ in range(30):
+        point, _ = step.step(point)
+    state = step.sampling_state
+    assert np.abs(state.chain.angle_modes).max() > 1.0
+    expected = step.step(point)[0]
+    with model:
+        other = CarlinChib()
+    other.sampling_state = state
+    assert other.step(point)[0] == expected
+    other.setup_chain(np.random.default_rng(2), tune=20, draws=10)
+    other.step(start)
+    other.sampling_state = state
+    np.testing.assert_array_equal(
+        other._density.angle_centers.get_value(), step._density.angle_centers.get_value()
+    )
+    assert other.step(point)[0] == expected
