@@ -19,7 +19,7 @@ from pymc.logprob.transforms import ChainedTransform, CircularTransform
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["TURNS", "are_angles", "log_turn_weight", "principal", "require_no_angles", "wind"]
+__all__ = ["TURNS", "are_angles", "log_turn_weight", "principal", "require_no_angles"]
 
 #: Standard deviation of the normal that weighs the turns. Smaller ones give one turn nearly all
 #: weight if the angle is near the center; larger ones are closer to normal if it is not known.
@@ -32,7 +32,7 @@ TURNS = 2.0 * np.pi * np.arange(-2, 3)
 
 
 def log_turn_weight(x: TensorVariable) -> TensorVariable:
-    r"""Return the logarithm of the weight of a number x, beside those of all x + 2πm.
+    r"""Return the logarithm of the weight of each number x, beside those of all x + 2πm.
 
     It is :math:`φ(x) / \sum_m φ(x + 2πm)`, with φ the density of Normal(0, 1.5²). The sum is a
     series of cosines by Poisson's formula.
@@ -50,7 +50,7 @@ def log_turn_weight(x: TensorVariable) -> TensorVariable:
 
 
 def principal(angle: np.ndarray) -> np.ndarray:
-    """Return angles between -π and π."""
+    """Return angles between -π and π, in an array of the same shape."""
     found: np.ndarray = np.arctan2(np.sin(angle), np.cos(angle))
     return found
 
@@ -58,7 +58,7 @@ def principal(angle: np.ndarray) -> np.ndarray:
 def are_angles(
     model: pm.Model, variables: Sequence[TensorVariable], sizes: Sequence[int]
 ) -> np.ndarray:
-    """Return which coordinates of raveled variables, with these sizes, are angles."""
+    """Return which coordinates of raveled variables, with these sizes, are angles, ``(n,)``."""
     flags = [isinstance(model.rvs_to_transforms.get(rv), CircularTransform) for rv in variables]
     return np.repeat(np.array(flags, dtype=bool), sizes)
 
@@ -70,7 +70,7 @@ def require_no_angles(
 
     Without the weights of their turns angles have densities without an integral.
     """
-    winds = _is_chained if chained_alone else wind
+    winds = _is_chained if chained_alone else _winds
     found = [rv.name for rv in latents if winds(model.rvs_to_transforms[rv])]
     if found:
         raise ValueError(
@@ -86,10 +86,10 @@ def require_no_angles(
         )
 
 
-def wind(transform: Any) -> bool:
+def _winds(transform: Any) -> bool:
     """Return whether a transform is circular or has a circular one in its chain."""
     return isinstance(transform, CircularTransform) or _is_chained(transform)
 
 
 def _is_chained(transform: Any) -> bool:
-    return isinstance(transform, ChainedTransform) and any(map(wind, transform.transform_list))
+    return isinstance(transform, ChainedTransform) and any(map(_winds, transform.transform_list))

@@ -79,7 +79,7 @@ class ClassDensity:
     angles : list of int
         The coordinates that are angles on PyMC's circular transform, whose turns are weighted.
     angle_centers : shared variable of shape (n_classes, n_latents)
-        The angles whose turns have the largest weights, in each class; empty without angles.
+        The angles whose turns have the largest weights, in each class; only with angles.
     found_starts : ndarray of shape (n, n_latents)
         Where mode searches start beside the model's initial point; empty without angles.
     active : ndarray of bool of shape (n_classes, n_latents), or None
@@ -163,9 +163,10 @@ class ClassDensity:
         self.terms = self.constants.log_densities(indices=True)
         is_angle = are_angles(model, self.latents, self.latent_sizes)
         self.angles: list[int] = np.flatnonzero(is_angle).tolist()
-        centers = np.zeros((self.n_classes, self.n_latents)) if self.angles else np.zeros((0, 0))
         self.found_starts = np.zeros((0, self.n_latents))
-        self.angle_centers = self.constants.own("angle centers", centers)
+        if self.angles:
+            centers = np.zeros((self.n_classes, self.n_latents))
+            self.angle_centers = self.constants.own("angle centers", centers)
         terms = [
             self._sum(variable, term)
             for variable, term in self.terms.items()
@@ -187,13 +188,11 @@ class ClassDensity:
     def _sum(self, variable: TensorVariable, term: TensorVariable) -> TensorVariable:
         """Return the sum of a term, of an angle's prior with the weights of its turns."""
         total = term.sum()
-        if variable not in self.latents:
+        if variable not in self.latents or not are_angles(self.model, [variable], [1]).any():
             return total
         position = self.latents.index(variable)
         first = sum(self.latent_sizes[:position])
         mine = slice(first, first + self.latent_sizes[position])
-        if not {*range(mine.start, mine.stop)} & {*self.angles}:
-            return total
         centers = self.angle_centers[0 if self.index_value is None else self.index_value, mine]
         return total + log_turn_weight(self.latent_values[position].ravel() - centers).sum()
 

@@ -16,7 +16,7 @@ __all__ = ["cholesky", "multiply", "require_semidefinite", "solve", "symmetric_b
 
 
 def symmetric_bands(matrices: np.ndarray, width: int) -> np.ndarray:
-    """Return the bands of symmetric matrices (..., n, n).
+    """Return the bands ``(..., n, width + 1)`` of symmetric matrices ``(..., n, n)``.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def symmetric_bands(matrices: np.ndarray, width: int) -> np.ndarray:
 
 
 def cholesky(bands: np.ndarray) -> np.ndarray:
-    """Return the bands of U in the matrix UᵀU, in the memory of those of the matrix.
+    """Return the bands ``(n, width + 1)`` of U in the matrix UᵀU, in the memory of the matrix's.
 
     Raises
     ------
@@ -46,19 +46,19 @@ def cholesky(bands: np.ndarray) -> np.ndarray:
 
 
 def solve(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the solution of UᵀU x = right, with the bands of U."""
+    """Return x ``(n,)`` in UᵀU x = right, with the bands ``(n, width + 1)`` of U."""
     found: np.ndarray = dpbtrs(factor.T, right, lower=True)[0]
     return found
 
 
 def multiply(bands: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Return a matrix times a vector."""
+    """Return a matrix, by its bands ``(n, width + 1)``, times a vector ``(n,)``."""
     found: np.ndarray = dsbmv(bands.shape[1] - 1, 1.0, bands.T, vector, lower=True)
     return found
 
 
 def upper(factor: np.ndarray) -> np.ndarray:
-    """Return U from its bands."""
+    """Return U ``(n, n)`` from its bands ``(n, width + 1)``."""
     n, n_bands = factor.shape
     whole = np.zeros((n, n + 1))
     whole[:, :n_bands] = factor
