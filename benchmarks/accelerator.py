@@ -2,8 +2,9 @@
 
 `CarlinChibBurst(backend="jax")` processes a mini-batch in one call: searches, sweeps and statistics
 advance in step. That fills an accelerator; without one JAX runs the same on the processor. Images
-of 16 × 16 pixels under four classes show discs with noise 0.2. Bursts have 100 draws after 50 of
-tuning, with 20 random-walk moves per sweep, or the default Hamiltonian move (``--move swing``).
+of 16 × 16 pixels under four classes (``--side``, ``--classes``) show discs with noise 0.2. Bursts
+have 100 draws after 50 of tuning, with 20 random-walk moves per sweep, or the default Hamiltonian
+move (``--move swing``).
 
 First the results are compared: the evidence of each image and, from the same noise, its mean
 statistics; then, with the device's own noise, means over many bursts of ambiguous images by their
@@ -14,6 +15,7 @@ the parts of a call. Compilation comes before and is not counted.
 
     python benchmarks/accelerator.py                              # JAX's default device
     python benchmarks/accelerator.py --batches 256 1024
+    python benchmarks/accelerator.py --batches 64 256 --side 64 --classes 30
     JAX_PLATFORMS=cpu python benchmarks/accelerator.py --batches 16 64 --rounds 2
 """
 
@@ -36,20 +38,27 @@ from timing import begin, console, tell_table
 
 import pymc_mcoem as mcoem
 
-SIDE, N_CLASSES, NOISE = 16, 4, 0.2
+SIZE = {"side": 16, "n_classes": 4}
+NOISE = 0.2
 DRAWS, TUNE = 100, 50
 LENGTHS = {"draws": DRAWS, "tune": TUNE}
 MOVES = {"walk": mcoem.moves.RandomWalk(), "swing": mcoem.moves.Hamiltonian()}
+
+
+def choose(size: dict[str, int]) -> None:
+    """Take this size in a worker too."""
+    SIZE.update(size)
 
 
 @cache
 def setting() -> tuple[mcoem.TemplateMixture, dict[str, np.ndarray], np.ndarray]:
     """Return the mixture, θ at which its templates show discs, and these images."""
     rng = np.random.default_rng(1)
+    side, n_classes = SIZE["side"], SIZE["n_classes"]
     mixture = mcoem.TemplateMixture.for_images(
-        (SIDE, SIDE), n_classes=N_CLASSES, priors=mcoem.TemplatePriors()
+        (side, side), n_classes=n_classes, priors=mcoem.TemplatePriors()
     )
-    shown = discs(SIDE, N_CLASSES, rng)
+    shown = discs(side, n_classes, rng)
     return mixture, theta_of(mixture, shown), shown
 
 
@@ -57,7 +66,7 @@ def observations(n: int) -> np.ndarray:
     """Return noisy images, (n, side, side)."""
     rng = np.random.default_rng(2)
     _, _, shown = setting()
-    clean = shown[rng.integers(N_CLASSES, size=n)]
+    clean = shown[rng.integers(len(shown), size=n)]
     return clean + NOISE * rng.standard_normal(clean.shape)
 
 
@@ -144,9 +153,9 @@ def compare(e_step: Any, move: str, n_together: int, n_alone: int = 24, n_images
         means, errors = [], []
         for side, n in zip(sides, n_runs, strict=True):
             values = np.array(
-                [each.statistics[name].reshape(N_CLASSES, -1).sum(1) for each in side]
+                [each.statistics[name].reshape(SIZE["n_classes"], -1).sum(1) for each in side]
             )
-            values = values.reshape((n_images, n, N_CLASSES))
+            values = values.reshape((n_images, n, -1))
             means.append(values.mean(axis=1))
             errors.append(values.var(axis=1, ddof=1) / n)
         least = 1e-9 * np.abs(means[1]).max()
@@ -194,7 +203,8 @@ def squared_distance(one: Any, other: Any) -> float:
 @contextmanager
 def workers(n: int, move: str) -> Iterator[Callable[[np.ndarray], float]]:
     """Yield a function that runs E-steps in processes and returns observations per second."""
-    with ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n, spawned, choose, (SIZE,)) as pool:
 
         def measure(images: np.ndarray) -> float:
             began = time.perf_counter()
@@ -211,12 +221,15 @@ def main() -> None:
         __doc__,
         batches=[16, 64, 256, 1_024],
         move={"choices": list(MOVES)},
+        side=16,
+        classes=4,
         processes=2,
         rounds=3,
         quick=(False, "measure only, without comparing"),
     )
     import jax
 
+    SIZE.update(side=given.side, n_classes=given.classes)
     move = given.move or "walk"
     device = jax.devices()[0]
     on_processor = device.platform == "cpu"
@@ -263,7 +276,8 @@ def main() -> None:
                 )
             )
             console.print(f"{size} images: {here:.1f} a second, {here / cores:.1f} times")
-    title = f"Bursts of {DRAWS} draws after {TUNE}, C = {N_CLASSES}, {SIDE} × {SIDE}, {move}"
+    pixels = f"{given.side} × {given.side} pixels"
+    title = f"Bursts of {DRAWS} draws after {TUNE}, {pixels}, C = {given.classes}, {move}"
     headings = ("images", "first call, s", "a second", f"{given.processes} processes, a second")
     tell_table((*headings, "times", "peak memory, MiB"), rows, title)
     if parts:
