@@ -12,7 +12,14 @@ from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.diagnostics.pseudo_priors import jump_pareto_k
 from pymc_mcoem.diagnostics.shares import mcse_of_mean
 
-__all__ = ["bounds_of_shares", "errors_of_log_odds", "log_mean", "log_series", "pareto_k_of_series"]
+__all__ = [
+    "bounds_of_shares",
+    "errors_of_log_odds",
+    "log_mean",
+    "log_series",
+    "log_visits",
+    "pareto_k_of_series",
+]
 
 
 def log_series(chains: IndexChains) -> np.ndarray:
@@ -23,6 +30,14 @@ def log_series(chains: IndexChains) -> np.ndarray:
     """
     if chains.log_weight is not None and chains.log_importance is None:
         return chains.log_weight
+    return log_visits(chains)
+
+
+def log_visits(chains: IndexChains) -> np.ndarray:
+    """Return logarithms of indicators of visits, times the draws' importance weights.
+
+    The shape is that of `log_series`.
+    """
     indicator = chains.codes[..., None] == np.arange(chains.n_classes)
     with np.errstate(divide="ignore"):
         found: np.ndarray = np.log(indicator * chains.weights[..., None])

@@ -19,6 +19,7 @@ from pymc_mcoem.diagnostics.log_odds import (
     errors_of_log_odds,
     log_mean,
     log_series,
+    log_visits,
     pareto_k_of_series,
 )
 from pymc_mcoem.diagnostics.printed_table import PrintedTable
@@ -180,6 +181,10 @@ def bayes_factors(
     probability is rarely many times too large (Markov's inequality), and a class with a larger
     probability would have been visited more often.
 
+    Errors of all other classes come from the weights too. Where Pareto k is above 0.5 a note says
+    what the error of the visits alone would be. It is larger, and safer where no pseudo-prior
+    covers a part of a class's posterior and chains seldom enter it, as the neck of a funnel.
+
     Examples
     --------
     >>> draws = np.random.default_rng(5).choice(2, p=[0.8, 0.2], size=(4, 500))
@@ -240,6 +245,7 @@ def bayes_factors(
     flags += _flags_of_rare_classes(chains, is_bounded, n_visits, pareto_k)
     flags += _flags_of_vague_classes(chains, mcse, log_share.argmax(axis=1))
     notes += _notes_on_rare_classes(chains, seldom & ~is_bounded, n_visits, pareto_k)
+    notes += _notes_on_rough_errors(chains, mcse, log_share.argmax(axis=1), n_visits, pareto_k)
     with np.errstate(invalid="ignore"):
         found = {
             "log_bf": posterior_odds - prior_odds,
@@ -372,6 +378,32 @@ def _notes_on_rare_classes(
         f"{_class(chains, row, j)} was visited {n_visits[row, j]} times: its Bayes factor comes "
         "from the weights of jumps into it, and is right if its pseudo-prior covers its posterior; "
         f"{of_weights}{rough}{_more(found)}"
+    ]
+
+
+def _notes_on_rough_errors(
+    chains: IndexChains,
+    mcse: np.ndarray,
+    reference: np.ndarray,
+    n_visits: np.ndarray,
+    pareto_k: np.ndarray,
+) -> list[str]:
+    """Say what the visits' own error is, where weights have no variance."""
+    rows = np.arange(len(mcse))
+    compared = mcse[rows, :, reference]
+    worse = np.fmax(pareto_k, pareto_k[rows, reference][:, None])
+    is_rough = (worse > _FINITE_VARIANCE) & (compared > 0) & (n_visits >= _MIN_VISITS)
+    if not is_rough.any():
+        return []
+    row, j = np.unravel_index(np.where(is_rough, worse, -np.inf).argmax(), is_rough.shape)
+    visits = log_visits(chains)[row][..., [j, reference[row]]]
+    error = errors_of_log_odds(visits, log_mean(visits, (0, 1)), np.zeros(2, dtype=bool))[0, 1]
+    return [
+        f"Pareto k of the weights of {_class(chains, row, j)}, or of class "
+        f"{chains.classes[reference[row]]}, is {worse[row, j]:.2f}, above {_FINITE_VARIANCE}: the "
+        f"error of its log Bayes factor, {compared[row, j]:.2g}, is rough. Its "
+        f"{n_visits[row, j]} visits alone give {error:.2g}, which is safer if a posterior has a "
+        f"part that chains seldom enter{_more(np.argwhere(is_rough).tolist())}"
     ]
 
 

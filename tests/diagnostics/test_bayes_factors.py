@@ -192,6 +192,23 @@ def test_a_class_never_seen_whose_weights_are_all_equal_is_the_one_that_is_noted
     assert note.startswith("class 1 was visited 0 times") and "the weights are equal" in note
 
 
+@pytest.mark.parametrize("spread", [[0.5, 1.1], [1.1, 0.5]], ids=["of the other", "its own"])
+def test_weights_without_variance_have_the_error_of_the_visits_in_a_note(spread, rng):
+    weights = np.array([0.8, 0.2]), [0.1] * 2, spread
+    codes, log_weight, _, _ = toy_carlin_chib(rng, 4, 4000, *weights, 0)
+    found = bayes_factors(as_tree(codes, log_weight), prior=[1, 1])
+    visits = bayes_factors(as_tree(codes), prior=[1, 1]).table["mcse"][1]
+    (note,) = [note for note in found.notes if "visits alone" in note]
+    mcse = found.table["mcse"][1]
+    assert "class 1, or of class 0, is" in note and f"{mcse:.2g}, is rough" in note
+    assert f"visits alone give {visits:.2g}," in note and visits > mcse
+
+
+def test_good_weights_have_no_such_note(rng):
+    found = bayes_factors(toy_tree(rng, np.array([0.8, 0.2]), [0.1] * 2, [1.1] * 2), prior=[1, 1])
+    assert not any("visits alone" in note for note in found.notes)
+
+
 def test_indices_of_a_plate_that_rightly_stay_in_their_classes_raise_no_warning(rng):
     of_row = np.repeat(np.arange(30) % 2, 4)
     evidence = np.where(of_row[:, None] == [1, 0], 1.0, 1e-20)
