@@ -192,6 +192,10 @@ def _source(family: _Family, observations: Any, by_address: bool = False) -> _So
             )
         record = reader_of(given, by_address)
         return _Source(int(length), lambda skip: _indexed(record, skip, int(length)))
+    if hasattr(given, "keys"):
+        raise TypeError(
+            f"observations: got {kind} with {sorted(map(str, given.keys()))}; pass one of these."
+        )
     length = None
     # endless passes and loaders of streams have no length although their class defines one
     with suppress(TypeError):

@@ -352,6 +352,13 @@ def test_a_tensor_that_numpy_cannot_read(family):
         learn(family, [Tracked(np.zeros(3))])
 
 
+def test_arrays_by_name_are_refused_with_their_names(family, tmp_path):
+    group = zarr.open_group(tmp_path / "group.zarr", mode="w")
+    group.create_array("beats", data=np.zeros((3, N_POINTS)))
+    with pytest.raises(TypeError, match=r"got Group with \['beats'\]; pass one of these"):
+        learn(family, group)
+
+
 def test_a_reader_that_fails_is_no_fault_of_the_record(family, curves):
     class Broken(Stored):
         def __getitem__(self, index):
