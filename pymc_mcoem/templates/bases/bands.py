@@ -80,7 +80,8 @@ def require_semidefinite(name: str, matrix: np.ndarray, bands: np.ndarray) -> No
     Raises
     ------
     ValueError
-        If it is not symmetric positive semidefinite, up to rounding.
+        If it is not symmetric positive semidefinite, up to rounding in single precision, in which
+        an E-step may compute its statistics.
 
     Examples
     --------
@@ -90,7 +91,7 @@ def require_semidefinite(name: str, matrix: np.ndarray, bands: np.ndarray) -> No
         ...
     ValueError: moments is not positive semidefinite, as second moments are; check the E-step.
     """
-    small = 1e-9 * float(np.abs(matrix).max(initial=0.0))
+    small = float(np.finfo(np.float32).eps * np.abs(matrix).max(initial=0.0))
     # sums by distance are those of a symmetric matrix
     fine = len(matrix) != len(bands) or bool((np.abs(matrix - matrix.T) <= small).all())
     # lift eigenvalues that are zero up to rounding above zero

@@ -314,6 +314,26 @@ def test_results_are_reproducible_and_do_not_depend_on_the_chunk(run_apart):
     assert 0 < np.abs(single - double).max() < 2e-4
 
 
+def learned_in_single_precision(backend):
+    """Return drivers' parameters from bursts of fewer draws than latents."""
+    images = np.random.default_rng(6).normal(size=(12, 4, 4))
+    e_step = mcoem.esteps.CarlinChibBurst(within_class=WALK, backend=backend, dtype="float32")
+    common = {"e_step": e_step, "batch_size": 6, "random_seed": 1, "progressbar": False}
+    online = mcoem.OnlineEM(
+        small_images(), burst_length=mcoem.schedules.BurstLength(5, 2), n_start=6, **common
+    )
+    saem = mcoem.SAEM(small_images(), draws=4, n_start=6, **common)
+    drivers = online.partial_fit(images), saem.fit(images, n_iterations=2)
+    return [{name: np.array(each.parameters[name]) for name in each.parameters} for each in drivers]
+
+
+def test_drivers_learn_from_statistics_in_single_precision(run_apart):
+    """Second moments of fewer draws than latents are semidefinite up to its rounding only."""
+    for parameters in run_apart(learned_in_single_precision, "jax"):
+        assert all(np.isfinite(value).all() for value in parameters.values())
+        assert (np.linalg.norm(parameters["templates"], axis=-1) > 0).all()
+
+
 def of_devices_noise(factors, backend):
     """Return statistics of many bursts of one observation with a device's noise.
 
