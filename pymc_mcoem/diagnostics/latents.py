@@ -11,7 +11,7 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pymc_mcoem.diagnostics.chains import IndexChains, read_chains
-from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K
+from pymc_mcoem.diagnostics.pseudo_priors import FINITE_VARIANCE, GOOD_PARETO_K, jump_pareto_k
 from pymc_mcoem.diagnostics.shares import Limits
 
 __all__ = [
@@ -31,6 +31,10 @@ _MIN_VISITS = 25
 
 #: Largest number of latents, times rows and classes, that are checked; of more, a subset is.
 _MAX_LOOKED_AT = 5_000
+
+#: Latents of a class whose weights of jumps have no variance need this many times the effective
+#: draws: where an index needs one effective draw of ten, they need four of ten of the class.
+_TIMES_IF_HEAVY = 4.0
 
 #: Smallest number of draws from which the outer hundredths are estimated.
 _MIN_FOR_FAR_TAILS = 400
@@ -333,6 +337,21 @@ def worst_latents(
     return {name: chains.label(values, "class") for name, values in named.items()}
 
 
+def _weight_of_mixing(
+    chains: IndexChains, looked_at: Sequence[LatentMixing], share: np.ndarray
+) -> np.ndarray:
+    """Return the share of a class for each latent, raised where its share rests on their mixing.
+
+    Where a pseudo-prior misses a part of its class's posterior, jumps hardly ever lead into that
+    part, and the class has its right share only if its latents go there by themselves.
+    """
+    if chains.log_weight is None or chains.log_importance is not None:
+        return share
+    k = jump_pareto_k(chains)
+    heavy = np.array([k[each.row, each.class_number] > FINITE_VARIANCE for each in looked_at])
+    return np.where(heavy, np.minimum(1.0, _TIMES_IF_HEAVY * share), share)
+
+
 def unmixed_latents(
     chains: IndexChains, looked_at: Sequence[LatentMixing], limits: Limits
 ) -> list[str]:
@@ -343,7 +362,7 @@ def unmixed_latents(
         np.array([getattr(each, name) for each in looked_at])
         for name in ("rhat", "ess", "tail_ess", "pareto_k", "share")
     )
-    due = limits.ess_min * share
+    due = limits.ess_min * _weight_of_mixing(chains, looked_at, share)
     # Heavy tails determine the mean, so a small share of the class does not lower this limit.
     due_in_tails = np.where(k > GOOD_PARETO_K, limits.ess_min, due)
     limit = limits.rhat(ess, due, len(looked_at))

@@ -23,7 +23,7 @@ from pymc_mcoem.diagnostics.log_odds import (
     pareto_k_of_series,
 )
 from pymc_mcoem.diagnostics.printed_table import PrintedTable
-from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K
+from pymc_mcoem.diagnostics.pseudo_priors import FINITE_VARIANCE, GOOD_PARETO_K
 from pymc_mcoem.diagnostics.summary import (
     ClassIndexSummary,
     ClassIndexWarning,
@@ -35,9 +35,6 @@ __all__ = ["BayesFactors", "bayes_factors"]
 
 #: Fewer draws of a class, or effective draws, do not determine the logarithm of its share.
 _MIN_VISITS = 10
-
-#: Pareto k above which weights have no variance, so that their error is rough.
-_FINITE_VARIANCE = 0.5
 
 #: R-hat above which a Monte Carlo error is not given: between chains, means then vary by a fifth of
 #: the variance within them, and a few chains do not show by how much more.
@@ -372,7 +369,7 @@ def _notes_on_rare_classes(
     # The worst of them; of weights that do not vary, k is minus infinity.
     row, j = found[int(pareto_k[by_weights].argmax())]
     k = pareto_k[row, j]
-    rough = ", so that its error is rough" if k > _FINITE_VARIANCE else ""
+    rough = ", so that its error is rough" if k > FINITE_VARIANCE else ""
     of_weights = f"Pareto k of the weights is {k:.2f}" if k > -np.inf else "the weights are equal"
     return [
         f"{_class(chains, row, j)} was visited {n_visits[row, j]} times: its Bayes factor comes "
@@ -392,7 +389,7 @@ def _notes_on_rough_errors(
     rows = np.arange(len(mcse))
     compared = mcse[rows, :, reference]
     worse = np.fmax(pareto_k, pareto_k[rows, reference][:, None])
-    is_rough = (worse > _FINITE_VARIANCE) & (compared > 0) & (n_visits >= _MIN_VISITS)
+    is_rough = (worse > FINITE_VARIANCE) & (compared > 0) & (n_visits >= _MIN_VISITS)
     if not is_rough.any():
         return []
     row, j = np.unravel_index(np.where(is_rough, worse, -np.inf).argmax(), is_rough.shape)
@@ -400,7 +397,7 @@ def _notes_on_rough_errors(
     error = errors_of_log_odds(visits, log_mean(visits, (0, 1)), np.zeros(2, dtype=bool))[0, 1]
     return [
         f"Pareto k of the weights of {_class(chains, row, j)}, or of class "
-        f"{chains.classes[reference[row]]}, is {worse[row, j]:.2f}, above {_FINITE_VARIANCE}: the "
+        f"{chains.classes[reference[row]]}, is {worse[row, j]:.2f}, above {FINITE_VARIANCE}: the "
         f"error of its log Bayes factor, {compared[row, j]:.2g}, is rough. Its "
         f"{n_visits[row, j]} visits alone give {error:.2g}, which is safer if a posterior has a "
         f"part that chains seldom enter{_more(np.argwhere(is_rough).tolist())}"

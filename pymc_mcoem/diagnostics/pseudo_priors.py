@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 
     from pymc_mcoem.carlin_chib.pseudo_priors.base import PseudoPriorRule
 
-__all__ = ["GOOD_PARETO_K", "jump_pareto_k", "pareto_k", "pseudo_prior_draws"]
+__all__ = ["FINITE_VARIANCE", "GOOD_PARETO_K", "jump_pareto_k", "pareto_k", "pseudo_prior_draws"]
 
 #: Above this, importance ratios are unreliable (Vehtari, Simpson, Gelman, Yao and Gabry 2024).
 GOOD_PARETO_K = 0.7
+
+#: Above this, importance ratios have no variance.
+FINITE_VARIANCE = 0.5
 
 
 def pareto_k(log_ratio: np.ndarray) -> np.ndarray:

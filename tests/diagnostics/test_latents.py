@@ -1,5 +1,7 @@
 """Latents are summarized where their class is active, with the error that gaps bring."""
 
+import warnings
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -7,6 +9,7 @@ import xarray as xr
 from pymc_mcoem.density.class_index import index_key
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary, class_latents
 from tests.helpers.markov import SAME_AUTOCORRELATION, as_tree
+from tests.helpers.toy_carlin_chib import toy_carlin_chib
 
 
 def test_draws_of_other_classes_do_not_enter(rng):
@@ -94,6 +97,24 @@ def test_a_plate_whose_dimensions_have_no_names(names, rng):
     wanted = x[:, :, 1, 1][k[..., 1] == 0].mean()
     mean = found["x"].sel({"class": 0, "summary": "mean"}).isel({names[0]: 1, "x_dim_1": 1})
     assert mean == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("spread", [1.1, 0.5], ids=["good", "narrow"])
+def test_a_narrow_pseudo_prior_asks_more_of_the_mixing_of_its_latents(spread, rng):
+    """The share of a class is only right then if its latents go everywhere by themselves."""
+    codes, log_weight, _, _ = toy_carlin_chib(rng, 4, 4000, [0.9, 0.1], [0.0] * 2, [1.1, spread])
+    slow = np.zeros(codes.shape)
+    for t in range(1, codes.shape[1]):
+        slow[:, t] = 0.98 * slow[:, t - 1] + 0.2 * rng.standard_normal(len(codes))
+    x = np.where(codes == 1, slow, rng.standard_normal(codes.shape))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ClassIndexWarning)
+        found = class_index_summary(as_tree(codes, log_weight, x=x))
+    # in 1,600 draws of the class some 80 are effective, for the 40 of a share of a tenth
+    is_asked = any(
+        "x in class 1 has" in flag and "effective draws," in flag for flag in found.flags
+    )
+    assert is_asked == (spread < 1)
 
 
 def test_a_class_hardly_visited_has_no_summary(rng):
