@@ -3,8 +3,8 @@
 `CarlinChibBurst(backend="jax")` processes a mini-batch in one call: searches, sweeps and statistics
 advance in step. That fills an accelerator; without one JAX runs the same on the processor. Images
 of 16 × 16 pixels under four classes (``--side``, ``--classes``) show discs with noise 0.2. Bursts
-have 100 draws after 50 of tuning, with 20 random-walk moves per sweep, or the default Hamiltonian
-move (``--move swing``).
+have 100 draws after 50 of tuning, with the default Hamiltonian move (``--move swing``) or twenty
+random-walk moves per sweep (``walk``).
 
 First the results are compared: the evidence of each image and, from the same noise, its mean
 statistics; then, with the device's own noise, means over many bursts of ambiguous images by their
@@ -230,7 +230,7 @@ def main() -> None:
     import jax
 
     SIZE.update(side=given.side, n_classes=given.classes)
-    move = given.move or "walk"
+    move = given.move or "swing"
     device = jax.devices()[0]
     on_processor = device.platform == "cpu"
     console.print(f"JAX {jax.__version__} on {device.device_kind} ({device.platform})")

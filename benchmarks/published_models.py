@@ -597,6 +597,39 @@ def filtration_condensation(n_nodes: int = 150) -> PublishedModel:
     )
 
 
+# -- a hierarchy -----------------------------------------------------------------------------------
+
+
+def centered_hierarchy(n_nodes: int = 400) -> PublishedModel:
+    """Return six measurements of one level, or of levels of their own about it, centered.
+
+    Levels that hardly differ are the neck of a funnel, which chains seldom enter.
+    """
+    y, error = np.array([1.1, 1.5, 1.25, 1.4, 1.3, 1.2]), 0.15
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        level, width = pm.Normal("level"), pm.HalfNormal("width", 1)
+        levels = pm.Normal("levels", level, width, shape=6)
+        pm.Normal("y", pm.math.switch(pm.math.eq(k, 0), level, levels), error, observed=y)
+
+    def log_likelihood(spread: float) -> float:
+        covariance = np.ones((6, 6)) + (error**2 + spread**2) * np.eye(6)
+        return float(stats.multivariate_normal.logpdf(y, np.zeros(6), covariance))
+
+    spreads, log_weight = nodes(0.0, 6.0, n_nodes)
+    varied = np.array([log_likelihood(spread) for spread in spreads])
+    log_evidence = np.array(
+        [log_likelihood(0.0), logsumexp(varied + stats.halfnorm.logpdf(spreads) + log_weight)]
+    )
+    return PublishedModel(
+        "ours, as the eight schools are written first",
+        model,
+        {"k": probabilities(log_evidence, np.full(2, 0.5))},
+        {"k": {0: ["level"], 1: ["level", "width", "levels"]}},
+        log_evidence,
+    )
+
+
 # -- an index alone --------------------------------------------------------------------------------
 
 
@@ -629,4 +662,5 @@ MODELS: dict[str, Callable[[], PublishedModel]] = {
     "spike and slab": spike_and_slab,
     "one odd group": one_odd_group,
     "filtration-condensation": filtration_condensation,
+    "centered hierarchy": centered_hierarchy,
 }

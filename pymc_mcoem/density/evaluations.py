@@ -153,7 +153,9 @@ class Evaluations:
 def by_diagonal(matrices: np.ndarray) -> np.ndarray:
     """Return the default metric of steps for one or many curvatures."""
     diagonal = np.maximum(np.abs(np.diagonal(matrices, axis1=-2, axis2=-1)), 1e-10)
-    found: np.ndarray = diagonal[..., None] * np.eye(matrices.shape[-1])
+    # a curvature that overflows, as in the neck of a funnel, makes NaN, which searches refuse
+    with np.errstate(invalid="ignore"):
+        found: np.ndarray = diagonal[..., None] * np.eye(matrices.shape[-1])
     return found
 
 
