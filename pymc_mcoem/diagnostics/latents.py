@@ -362,10 +362,11 @@ def unmixed_latents(
         np.array([getattr(each, name) for each in looked_at])
         for name in ("rhat", "ess", "tail_ess", "pareto_k", "share")
     )
-    due = limits.ess_min * _weight_of_mixing(chains, looked_at, share)
+    due = limits.ess_min * share
     # Heavy tails determine the mean, so a small share of the class does not lower this limit.
     due_in_tails = np.where(k > GOOD_PARETO_K, limits.ess_min, due)
     limit = limits.rhat(ess, due, len(looked_at))
+    due = limits.ess_min * _weight_of_mixing(chains, looked_at, share)
     if len(chains.codes) > 1:
         due = limits.ess(due, len(looked_at))
         due_in_tails = limits.ess(due_in_tails, len(looked_at))

@@ -150,8 +150,8 @@ def class_index_summary(
         An effective sample size below it is flagged; default 100 for each chain. For a plate it is
         lowered to the value below which one of so many falls by chance. For latents within a class
         it is multiplied by the share of the class; by four times that, at most one, if Pareto k of
-        the weights of jumps into the class is above 0.5. Its pseudo-prior may then miss a part of
-        its posterior, and its share rests on how its latents mix.
+        the weights of jumps into the class is above 0.5, but not in tails. Its pseudo-prior may
+        then miss a part of its posterior, and its share rests on how its latents mix.
     significance : float
         Level of all tests of equal distributions together (Bonferroni).
     random_seed : int

@@ -29,7 +29,7 @@ def client():
             n_workers=2,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",  # another cluster may have the usual port
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,
