@@ -337,10 +337,10 @@ def worst_latents(
     return {name: chains.label(values, "class") for name, values in named.items()}
 
 
-def _weight_of_mixing(
+def _due_share(
     chains: IndexChains, looked_at: Sequence[LatentMixing], share: np.ndarray
 ) -> np.ndarray:
-    """Return the share of a class for each latent, raised where its share rests on their mixing.
+    """Return shares (n_latents,) of their classes, raised where they rest on how latents mix.
 
     Where a pseudo-prior misses a part of its class's posterior, jumps hardly ever lead into that
     part, and the class has its right share only if its latents go there by themselves.
@@ -366,7 +366,7 @@ def unmixed_latents(
     # Heavy tails determine the mean, so a small share of the class does not lower this limit.
     due_in_tails = np.where(k > GOOD_PARETO_K, limits.ess_min, due)
     limit = limits.rhat(ess, due, len(looked_at))
-    due = limits.ess_min * _weight_of_mixing(chains, looked_at, share)
+    due = limits.ess_min * _due_share(chains, looked_at, share)
     if len(chains.codes) > 1:
         due = limits.ess(due, len(looked_at))
         due_in_tails = limits.ess(due_in_tails, len(looked_at))

@@ -110,7 +110,7 @@ def test_a_narrow_pseudo_prior_asks_more_of_the_mixing_of_its_latents(spread, rn
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ClassIndexWarning)
         found = class_index_summary(as_tree(codes, log_weight, x=x))
-    # in 1,600 draws of the class some 80 are effective, for the 40 of a share of a tenth
+    # some 135 of 1,600 draws of the class are effective; 160 are asked of it, or a quarter of that
     is_asked = any(
         "x in class 1 has" in flag and "effective draws," in flag for flag in found.flags
     )
