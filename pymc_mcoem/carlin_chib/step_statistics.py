@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.carlin_chib.chain import ChainSweep
 
 __all__ = [
+    "ACCEPTANCE",
     "BELIEVED",
     "EQUALIZED_INDEX",
     "EQUALIZING_LOG_WEIGHT",
@@ -61,6 +62,9 @@ BELIEVED = "class_believed_elsewhere"
 #: Statistic with the share of each class's evidence in modes that its pseudo-prior misses.
 MISSED_SHARE = "class_missed_share"
 
+#: Statistic with the share of moves within the class that were accepted in a sweep.
+ACCEPTANCE = "class_acceptance"
+
 #: Name that `EQUALIZING_LOG_WEIGHT` had in earlier versions.
 _FORMER = "class_tilt"
 
@@ -94,7 +98,7 @@ class SweepStatistics:
         "class_switched": (bool, []),
         "class_n_switched": (np.int64, []),
         "class_switches": (np.int64, []),
-        "class_acceptance": (np.float64, []),
+        ACCEPTANCE: (np.float64, []),
         LOG_WEIGHT: (object, []),
         BELIEVED: (np.float64, []),
         PRIOR: (object, []),
@@ -145,7 +149,7 @@ class SweepStatistics:
             "class_switched": n_switched > 0,
             "class_n_switched": n_switched,
             "class_switches": n_switches,
-            "class_acceptance": swept.acceptance,
+            ACCEPTANCE: swept.acceptance,
             # PyMC stacks vectors, but joins the rows of matrices
             self._vectors[LOG_WEIGHT]: swept.log_weight.ravel(),
             BELIEVED: made.believed_elsewhere,
@@ -192,6 +196,8 @@ class StepStatistics:
     missed_share : ndarray of shape (n_chains, n_draws, n_classes), or None
         Share of each class's evidence in modes that its pseudo-prior misses; on a plate the largest
         of all rows.
+    acceptance : ndarray of shape (n_chains, n_draws), or None
+        Share of moves within the class that were accepted; on a plate the mean of all rows.
     """
 
     log_weight: np.ndarray | None = None
@@ -201,6 +207,7 @@ class StepStatistics:
     unvisited_log_odds: np.ndarray | None = None
     unvisited_mode_log_odds: np.ndarray | None = None
     missed_share: np.ndarray | None = None
+    acceptance: np.ndarray | None = None
 
 
 def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepStatistics:
@@ -244,6 +251,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
     unvisited = _vectors_of_index(stats, UNVISITED, name, shape)
     modes = _scalars_by_step(stats, UNVISITED_MODES, shape)
     missed_share = _vectors_of_index(stats, MISSED_SHARE, name, shape)
+    acceptance = _scalars_by_step(stats, ACCEPTANCE, shape)
     return StepStatistics(
         _rows(weights[step], values),
         own,
@@ -252,6 +260,7 @@ def read_statistics(stats: Any, values: np.ndarray, name: str | None) -> StepSta
         unvisited[step][:, -1] if len(unvisited) == len(names) else None,
         modes[step][:, -1] if len(modes) == len(names) else None,
         missed_share[step] if len(missed_share) == len(names) else None,
+        acceptance[step] if len(acceptance) == len(names) else None,
     )
 
 

@@ -50,6 +50,8 @@ class IndexChains:
         tuning; nan without an answer.
     missed_share : ndarray of shape (n_chains, n_draws, n_classes), or None
         Share of each class's evidence in modes that the step's pseudo-priors miss.
+    acceptance : ndarray of shape (n_chains, n_draws), or None
+        Share of moves within the class that were accepted; on a plate the mean of all rows.
     companions : dict of str to ndarray of bool, shape (n_rows,)
         Other discrete variables, and the rows in which they never visited or never left a class;
         all rows for a variable of another shape.
@@ -68,6 +70,7 @@ class IndexChains:
     unvisited_log_odds: np.ndarray | None = None
     unvisited_mode_log_odds: np.ndarray | None = None
     missed_share: np.ndarray | None = None
+    acceptance: np.ndarray | None = None
     companions: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -275,6 +278,7 @@ def read_chains(
             None if log_weight is None else statistics.unvisited_mode_log_odds
         ),
         missed_share=None if log_weight is None else statistics.missed_share,
+        acceptance=statistics.acceptance,
         companions=_companions(data, group, index, stats),
     )
 

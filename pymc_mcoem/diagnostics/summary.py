@@ -18,6 +18,7 @@ from pymc_mcoem.diagnostics.latents import (
     unmixed_latents,
     worst_latents,
 )
+from pymc_mcoem.diagnostics.necks import neck_flags
 from pymc_mcoem.diagnostics.printed_table import PrintedTable, formatted
 from pymc_mcoem.diagnostics.pseudo_priors import GOOD_PARETO_K, jump_pareto_k
 from pymc_mcoem.diagnostics.shares import Limits, class_shares, rao_blackwell_shares, share_flags
@@ -181,9 +182,10 @@ def class_index_summary(
         Once, if anything is flagged: a class that was never visited, or a chain that never
         switched, although other classes have weight or may have it; a class with more modes than
         its pseudo-prior holds; R-hat, effective sample size and tests beyond their limits; latents
-        that did not mix within a class, or whose tails were hardly reached. A chain that never
-        switched because the other classes have no weight is a note, if Pareto k shows no fault of
-        its pseudo-priors. This needs the statistics of `CarlinChib`.
+        that did not mix within a class, or whose tails were hardly reached; an end of a latent at
+        which moves within its class are accepted less than a quarter as often as in the whole
+        class. A chain that never switched because the other classes have no weight is a note, if
+        Pareto k shows no fault of its pseudo-priors. This needs the statistics of `CarlinChib`.
 
     Notes
     -----
@@ -247,6 +249,7 @@ def class_index_summary(
         found, of_latents, notes_on_latents = _latents(chains, variables, latents, limits)
         table = table.assign(found)
         flags += of_latents
+        flags += neck_flags(chains, variables, latents)
         notes += notes_on_latents
     searched = chains.unvisited_mode_log_odds
     if _has_other_steps(data) and (searched is None or np.isnan(searched).any()):
