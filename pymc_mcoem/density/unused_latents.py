@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Second, Switch
+from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 
 if TYPE_CHECKING:
     from pymc_mcoem.density.class_density import ClassDensity
@@ -30,7 +34,8 @@ def blocks_of_use(density: ClassDensity) -> dict[int, list[str]]:
     dict of int to list of str
         By class, the names of the latents on which the density of another variable depends. Empty
         if every latent that has an effect has one in every class, and if the model does not choose
-        by ``pm.math.switch`` or ``ifelse`` on the index.
+        by ``pm.math.switch`` or ``ifelse`` on the index, or by the index from latents put together
+        as ``pm.math.stack([a, b])[k]``.
 
     Examples
     --------
@@ -98,16 +103,40 @@ def looked_at(term: Any) -> set[Any]:
             continue
         op, inputs = variable.owner.op, variable.owner.inputs
         fills = isinstance(op, Elemwise) and isinstance(op.scalar_op, Second)
-        left += inputs[1:] if fills and None not in inputs[0].type.shape else inputs
+        if fills and None not in inputs[0].type.shape:
+            inputs = inputs[1:]
+        elif isinstance(op, Subtensor):
+            inputs = [_taken_from(variable), *inputs[1:]]
+        left += inputs
     return found
 
 
+def _taken_from(entry: Any) -> Any:
+    """Return the one of several joined variables to which an entry along their axis belongs.
+
+    PyTensor simplifies entries of scalars that are put together, not rows of vectors.
+    """
+    joined, *places = entry.owner.inputs
+    if joined.owner is None or not isinstance(joined.owner.op, Join):
+        return joined
+    axis, parts = joined.owner.op.axis, joined.owner.inputs
+    index = indices_from_subtensor(places, entry.owner.op.idx_list)
+    lengths = [each.type.shape[axis] for each in parts]
+    place = index[axis] if axis < len(index) else None
+    if None in lengths or not isinstance(place, Constant) or place.ndim:
+        return joined
+    ends = np.cumsum(lengths)
+    return parts[int(np.searchsorted(ends, int(place.data) % ends[-1], side="right"))]
+
+
 def _chooses(variable: Any, index_value: Any) -> bool:
-    """Return whether a variable chooses between others by a condition on the index."""
+    """Return whether a variable chooses between others by the index, or a condition on it."""
     if variable.owner is None:
         return False
-    op = variable.owner.op
+    op, inputs = variable.owner.op, variable.owner.inputs
     is_switch = isinstance(op, Elemwise) and isinstance(op.scalar_op, Switch)
     # PyTensor moves the module of IfElse from one version to the next.
-    is_choice = is_switch or type(op).__name__ == "IfElse"
-    return is_choice and index_value in set(ancestors([variable.owner.inputs[0]]))
+    if is_switch or type(op).__name__ == "IfElse":
+        return index_value in set(ancestors([inputs[0]]))
+    put_together = inputs[0].owner is not None and isinstance(inputs[0].owner.op, Join | MakeVector)
+    return isinstance(op, Subtensor) and put_together and index_value in set(ancestors(inputs[1:]))

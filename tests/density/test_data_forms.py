@@ -92,6 +92,19 @@ def test_latents_that_all_classes_share_need_no_blocks(choose):
     assert blocks_of_use(ClassDensity(model, k, [x])) == {}
 
 
+@pytest.mark.parametrize("shape", [None, 3])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_latents_that_are_put_together_and_chosen_by_the_index_need_blocks(shape, axis):
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        a, b, c = (pm.Normal(name, shape=shape) for name in "abc")
+        together = pm.math.stack([a, b], axis=axis)
+        chosen = together[..., k] if axis else together[k]
+        pm.Normal("y", chosen + c, 1.0, observed=np.full(3, 0.3))
+    expected = {0: ["a", "c"], 1: ["b", "c"]}
+    assert blocks_of_use(ClassDensity(model, k, [a, b, c])) == expected
+
+
 def test_a_latent_under_the_prior_of_another_belongs_to_its_blocks():
     with pm.Model() as model:
         k = pm.Categorical("k", [0.5, 0.5])
