@@ -98,14 +98,23 @@ class SharedConstants:
         ----------
         indices : bool
             Whether arrays by which others are indexed are replaced too. Proofs need to see them.
+
+        Raises
+        ------
+        ValueError
+            If a variable's values and parameters have shapes that do not fit.
         """
         model = self.model
         rvs = model.basic_RVs
         values = {self.graphs[rv]: self._value(rv) for rv in rvs}
         transforms = {self.graphs[rv]: model.rvs_to_transforms[rv] for rv in rvs}
-        terms = transformed_conditional_logp(
-            rvs=list(values), rvs_to_values=values, rvs_to_transforms=transforms
-        )
+        try:
+            terms = transformed_conditional_logp(
+                rvs=list(values), rvs_to_values=values, rvs_to_transforms=transforms
+            )
+        except ValueError:
+            self._require_fitting_data()
+            raise
         potentials = replace_rvs_by_values(
             [self.graphs[each] for each in model.potentials],
             rvs_to_values=values,
@@ -113,6 +122,19 @@ class SharedConstants:
         )
         found = self.arrays_replaced([*terms, *potentials], indices=indices)
         return dict(zip([*rvs, *model.potentials], found, strict=True))
+
+    def _require_fitting_data(self) -> None:
+        """Raise an error that names a variable whose data and parameters do not fit."""
+        for rv in self.model.observed_RVs:
+            data = self.model.rvs_to_values[rv]
+            try:
+                pm.logp(rv, data, warn_rvs=False)
+            except ValueError as error:
+                raise ValueError(
+                    f"model: {rv.name} has data of shape {data.type.shape}, which its parameters "
+                    f"do not fit: {error}. Give both the same shape, as that of an index with an "
+                    "entry for each observation."
+                ) from error
 
     def arrays_replaced(
         self, graphs: Sequence[TensorVariable], *, indices: bool = False

@@ -37,6 +37,16 @@ def test_mini_batches_are_refused():
         density_of(model, k, None, None)
 
 
+def test_data_that_do_not_fit_are_named():
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5], shape=5)
+        x = pm.Normal("x", 2.0 * k, 1.0)
+        pm.Normal("other", 0.0, 1.0, observed=np.ones(3))
+        pm.Normal("y", x, 1.0, observed=np.ones(4))
+    with pytest.raises(ValueError, match=r"model: y has data of shape \(4,\).*\(4,\), \(5,\)"):
+        density_of(model, k, None, None)
+
+
 @pytest.mark.filterwarnings("ignore:Data in y contains missing")
 def test_missing_values_beside_blocks_have_their_density():
     """The missing points are a latent of another step, under the mean of the class."""
