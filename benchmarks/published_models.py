@@ -636,11 +636,10 @@ def centered_hierarchy(n_nodes: int = 400) -> PublishedModel:
 def capture_recapture() -> pm.Model:
     """Return animals that are there or not (M0 of Kéry and Schaub 2012): indices without latents.
 
-    A hundred animals are caught with probability one half on three occasions, and 150 that were
-    never seen are added.
+    Of their animals, `M0_data` of posteriordb, 37, 38 and 12 were caught once, twice and three
+    times on three occasions, and 150 that were never seen are added.
     """
-    caught = np.random.default_rng(0).binomial(3, 0.5, size=100)
-    caught = np.append(caught[caught > 0], np.zeros(150, dtype=int))
+    caught = np.repeat([1, 2, 3, 0], [37, 38, 12, 150])
     with pm.Model() as model:
         there, p = pm.Uniform("there", 0, 1), pm.Uniform("p", 0, 1)
         weights = pm.math.stack([1 - there, there])
