@@ -32,6 +32,10 @@ __all__ = [
 
 #: Initial variance of deformations if the priors give none.
 _DEFAULT_DEFORMATION_VARIANCE = 0.01
+#: Longest side in pixels of images that k-means compares pixel by pixel.
+_LONGEST_SHARP = 16
+#: Standard deviation by which k-means smooths larger images, as a share of their longest side.
+_SMOOTHING = 0.03
 #: Observations that vary more than this are not of the order of one, as random templates are.
 _LARGE = 10.0
 
@@ -204,7 +208,8 @@ def kmeans_start(
     """Return the M-step's parameters for observations labeled by k-means.
 
     Observations are rows of values, channels in turn at each point. The clustering takes channels
-    in units of their standard deviation, as they may differ in what they measure.
+    in units of their standard deviation, as they may differ in what they measure. Images of more
+    than 16 pixels a side are smoothed for it, because single pixels hold mostly noise.
 
     Observations on points of their own, (n_observations, n_points), are interpolated linearly at
     the mixture's points for the clustering only. `allowed`, (n_observations, n_classes), says which
@@ -215,6 +220,7 @@ def kmeans_start(
         drawn = _on_grid(settings.points[:, 0], values, mask, own_points)
     drawn = _without_offsets(settings, *drawn), drawn[1]
     drawn = _in_own_units(settings, *drawn), drawn[1]
+    drawn = _smoothed(settings, *drawn)
     if allowed is None:
         labels = kmeans_labels(*drawn, settings.n_classes, rng)
     else:
@@ -322,6 +328,21 @@ def _in_own_units(settings: TemplateSettings, values: np.ndarray, mask: np.ndarr
     units = np.array([float(np.std(seen)) or 1.0 for seen in _by_channel(settings, values, mask)])
     scaled: np.ndarray = values / np.tile(units, values.shape[1] // units.size)
     return scaled
+
+
+def _smoothed(
+    settings: TemplateSettings, values: np.ndarray, mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of values with large images smoothed, and the mask of what is known then."""
+    if len(settings.grid_shape) != 2 or max(settings.grid_shape) <= _LONGEST_SHARP:
+        return values, mask
+    # imported here because the import takes a while
+    from scipy.ndimage import gaussian_filter
+
+    images = _filled(values, mask).reshape(-1, *settings.grid_shape, settings.n_channels)
+    width = _SMOOTHING * max(settings.grid_shape)
+    found = gaussian_filter(images, width, axes=(1, 2), mode="nearest")
+    return found.reshape(values.shape), np.ones_like(mask)
 
 
 def _labeled_by_channel(

@@ -255,6 +255,32 @@ def test_kmeans_start_finds_the_groups(covariance, noise, rng):
         np.testing.assert_allclose(parameters["deformation_variance"], variance)
 
 
+def share_apart(size, noise, rng):
+    """Return the share of images of two bars that go with their own kind at the start."""
+    axis = np.linspace(-1, 1, size)
+    means = np.stack([np.exp(-(axis[:, None] ** 2) / 0.05) + 0 * axis, np.zeros((size, size))])
+    means[1] = means[0].T
+    labels = np.arange(40) % 2
+    images = means[labels] + rng.normal(0, noise, (40, size, size))
+    images[:, 0, :2] = np.nan
+    mixture = TemplateMixture.for_images((size, size), 2, n_landmarks=2)
+    parameters = mixture.initialize(list(images), rng, "kmeans")
+    first, second = template_images(mixture.check_parameters(parameters), mixture).values
+    fits = np.nansum((images - first) ** 2 - (images - second) ** 2, axis=(1, 2)) < 0
+    return max(np.mean(fits == labels), np.mean(fits != labels))
+
+
+def test_of_large_images_kmeans_does_not_see_the_noise_of_pixels(rng, monkeypatch):
+    assert share_apart(32, 2.0, rng) >= 0.95
+    monkeypatch.setattr("pymc_mcoem.templates.starts._LONGEST_SHARP", 32)
+    assert share_apart(32, 2.0, rng) < 0.95
+
+
+def test_small_images_are_compared_as_they_are(rng, monkeypatch):
+    monkeypatch.setattr("pymc_mcoem.templates.starts._SMOOTHING", 1.0)
+    assert share_apart(16, 0.3, rng) == 1.0
+
+
 @pytest.mark.parametrize(("shape", "n_landmarks"), [((8, 8), 2), ((16, 16), 6), ((64, 32), 4)])
 def test_the_default_prior_displaces_landmarks_by_as_much_on_every_grid(shape, n_landmarks, rng):
     mixture = TemplateMixture.for_images(shape, n_classes=2, n_landmarks=n_landmarks)
