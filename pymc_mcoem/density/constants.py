@@ -132,8 +132,8 @@ class SharedConstants:
             except ValueError as error:
                 raise ValueError(
                     f"model: {rv.name} has data of shape {data.type.shape}, which its parameters "
-                    f"do not fit: {error}. Give both the same shape, as that of an index with an "
-                    "entry for each observation."
+                    f"do not fit: {error}. Give its parameters one entry for each observation, or "
+                    "one for all; the index of a plate has one for each."
                 ) from error
 
     def arrays_replaced(

@@ -138,5 +138,7 @@ def _chooses(variable: Any, index_value: Any) -> bool:
     # PyTensor moves the module of IfElse from one version to the next.
     if is_switch or type(op).__name__ == "IfElse":
         return index_value in set(ancestors([inputs[0]]))
-    put_together = inputs[0].owner is not None and isinstance(inputs[0].owner.op, Join | MakeVector)
-    return isinstance(op, Subtensor) and put_together and index_value in set(ancestors(inputs[1:]))
+    if not isinstance(op, Subtensor) or inputs[0].owner is None:
+        return False
+    put_together = isinstance(inputs[0].owner.op, Join | MakeVector)
+    return put_together and index_value in set(ancestors(inputs[1:]))

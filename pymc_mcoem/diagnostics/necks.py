@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import xarray as xr
+from scipy.stats import norm
 
 from pymc_mcoem.diagnostics.chains import IndexChains
 from pymc_mcoem.diagnostics.latents import along_the_plate, draws_by_row, latents_along_the_plate
@@ -22,11 +23,14 @@ _TIMES_LESS = 4.0
 #: Smallest number of draws of a class whose ends are looked at.
 _MIN_DRAWS = 200
 
+#: Probability that an end of any latent is taken for a neck by chance.
+_BY_CHANCE = 0.01
+
 
 def neck_flags(
     chains: IndexChains, variables: xr.Dataset, latents: Sequence[str] | None = None
 ) -> list[str]:
-    """Return a message about the worst neck of the posteriors of the classes, if there is one.
+    """Return a message about the worst neck of the classes' posteriors, if there is one.
 
     The step of moves is tuned to a whole class. Where the posterior is far narrower, as about
     effects whose common width is near zero, moves of that step are refused. Chains enter such
@@ -43,40 +47,42 @@ def neck_flags(
         Default: those of `class_latents`.
     """
     accepted = chains.acceptance
-    if accepted is None or chains.plate.ndim or not np.isfinite(accepted).all():
+    if accepted is None or chains.plate.ndim:
         return []
     names = latents_along_the_plate(chains, variables) if latents is None else latents
     drawn = {
         name: draws_by_row(chains, along_the_plate(chains, variables, name))[0][0] for name in names
     }
+    known = np.isfinite(accepted)
+    n_ends = 2 * chains.n_classes * sum(values.shape[-1] for values in drawn.values())
+    deviations = norm.isf(_BY_CHANCE / max(n_ends, 1))
     necks = []
     for k, (name, values) in product(range(chains.n_classes), drawn.items()):
-        active = chains.codes[0] == k
-        of_class = accepted[active].mean() if active.sum() >= _MIN_DRAWS else 0.0
-        if of_class == 0.0 or not np.isfinite(values[active]).all():
+        active = known & (chains.codes[0] == k)
+        if active.sum() < _MIN_DRAWS or not np.isfinite(values[active]).all():
             continue
+        of_class, spread = accepted[active].mean(), accepted[active].std()
         for column, draws in enumerate(values[active].T):
             place = "" if values.shape[-1] == 1 else f"[{column}]"
-            for end, at_end in _acceptance_at_ends(draws, accepted[active]).items():
-                if _TIMES_LESS * at_end < of_class:
+            for end, inside in _ends(draws).items():
+                at_end = float(accepted[active][inside].mean())
+                by_chance = deviations * spread / np.sqrt(inside.sum())
+                if at_end < min(of_class / _TIMES_LESS, of_class - by_chance):
                     where = f"{name}{place} in class {chains.classes[k]} is {end}"
                     necks.append((at_end / of_class, where, at_end, of_class))
     if not necks:
         return []
     _, where, at_end, of_class = min(necks)
-    more = f" (and at {len(necks) - 1} more ends)" if len(necks) > 1 else ""
+    more = f" (likewise at {len(necks) - 1} more ends of latents)" if len(necks) > 1 else ""
     return [
         f"where {where}, {at_end:.2g} of the moves are accepted, and {of_class:.2g} in the whole "
-        f"class{more}: its posterior may have a neck there that chains do not enter far enough. "
-        "Sample longer with within_class=pymc_mcoem.moves.Hamiltonian(target_acceptance=0.95), or "
-        "write the model so that no latent is the scale of others"
+        f"class{more}: the posterior of the class may have a neck there that chains do not enter "
+        "far enough. Sample longer and with shorter steps, by within_class=pymc_mcoem.moves."
+        "Hamiltonian(target_acceptance=0.95); in a hierarchy, write latents as level + scale * z"
     ]
 
 
-def _acceptance_at_ends(draws: np.ndarray, accepted: np.ndarray) -> dict[str, float]:
-    """Return the acceptance where a latent is lowest and highest; nothing if it is constant."""
+def _ends(draws: np.ndarray) -> dict[str, np.ndarray]:
+    """Return which draws are the lowest and the highest; nothing if a latent is constant."""
     low, high = np.quantile(draws, [_END, 1 - _END])
-    if low == high:
-        return {}
-    ends = {"lowest": draws <= low, "highest": draws >= high}
-    return {end: float(accepted[inside].mean()) for end, inside in ends.items()}
+    return {} if low == high else {"lowest": draws <= low, "highest": draws >= high}

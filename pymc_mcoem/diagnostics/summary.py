@@ -182,9 +182,9 @@ def class_index_summary(
         Once, if anything is flagged: a class that was never visited, or a chain that never
         switched, although other classes have weight or may have it; a class with more modes than
         its pseudo-prior holds; R-hat, effective sample size and tests beyond their limits; latents
-        that did not mix within a class, or whose tails were hardly reached; an end of a latent at
-        which moves within its class are accepted less than a quarter as often as in the whole
-        class. A chain that never switched because the other classes have no weight is a note, if
+        that did not mix within a class, or whose tails were hardly reached; the outer twentieth of
+        a latent, if moves there are accepted less than a quarter as often as in the whole class. A
+        chain that never switched because the other classes have no weight is a note, if
         Pareto k shows no fault of its pseudo-priors. This needs the statistics of `CarlinChib`.
 
     Notes

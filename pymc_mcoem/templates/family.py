@@ -342,7 +342,8 @@ class TemplateFamily(TemplateObservations, Family):
         start : {"kmeans", "random", "exemplars"}, default "kmeans"
             ``"kmeans"``: the M-step for observations labeled by k-means, with Φ at the prior
             mean of the warp (the least-squares fit of the centroids, regularized by the
-            priors; noise from the residuals, weights from the cluster sizes). Classes
+            priors; noise from the residuals, weights from the cluster sizes). For k-means,
+            images of more than 16 pixels a side are smoothed by 3 % of the longer side. Classes
             without a cluster get a perturbed mean template. ``"random"``: α ~ Normal(0,
             K⁻¹) as in the paper (its absolute value, scaled to the observations' mean, if
             coefficients are not negative), equal weights, noise as large as the observations'

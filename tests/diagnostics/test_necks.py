@@ -5,6 +5,8 @@ import pytest
 import xarray as xr
 
 from pymc_mcoem.diagnostics import ClassIndexWarning, class_index_summary
+from pymc_mcoem.diagnostics.chains import read_chains
+from pymc_mcoem.diagnostics.necks import neck_flags
 from tests.helpers.markov import as_tree
 
 
@@ -28,6 +30,11 @@ def test_a_neck_is_named_with_its_class_and_end(rng):
     assert "target_acceptance=0.95" in summary.flags[0]
     # nothing is said of what is not to be checked
     assert class_index_summary(sampled(rng, acceptance), latents=[]).ok
+    # one draw without a record changes nothing
+    tree = sampled(rng, acceptance)
+    tree["sample_stats"]["class_acceptance"][0, 0] = np.nan
+    with pytest.warns(ClassIndexWarning, match=r"where x\[1\] in class 1 is lowest"):
+        class_index_summary(tree)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +49,20 @@ def test_a_neck_is_named_with_its_class_and_end(rng):
 )
 def test_other_acceptances_are_no_necks(rng, acceptance):
     assert class_index_summary(sampled(rng, acceptance)).ok
+
+
+def test_chance_is_no_neck(rng):
+    """Give a class of 240 draws and 40 latents, whose ends have twelve draws, few moves each."""
+    codes = (rng.random((4, 1000)) < 0.06).astype(int)
+    for _ in range(20):
+        tree = as_tree(
+            codes, np.full((4, 1000, 2), np.log(0.5)), x=rng.normal(size=(*codes.shape, 40))
+        )
+        stats = tree["sample_stats"].to_dataset()
+        accepted = (("chain", "draw"), rng.binomial(2, 0.25, codes.shape) / 2)
+        tree["sample_stats"] = xr.DataTree(stats.assign(class_acceptance=accepted))
+        chains = read_chains(tree)
+        assert not neck_flags(chains, tree["posterior"].to_dataset())
 
 
 def test_moves_without_a_record_are_no_necks(rng):
