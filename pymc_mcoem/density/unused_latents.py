@@ -119,14 +119,14 @@ def _taken_from(entry: Any) -> Any:
     joined, *places = entry.owner.inputs
     if joined.owner is None or not isinstance(joined.owner.op, Join):
         return joined
-    axis, parts = joined.owner.op.axis, joined.owner.inputs
+    axis, components = joined.owner.op.axis, joined.owner.inputs
     index = indices_from_subtensor(places, entry.owner.op.idx_list)
-    lengths = [each.type.shape[axis] for each in parts]
+    lengths = [each.type.shape[axis] for each in components]
     place = index[axis] if axis < len(index) else None
     if None in lengths or not isinstance(place, Constant) or place.ndim:
         return joined
     ends = np.cumsum(lengths)
-    return parts[int(np.searchsorted(ends, int(place.data) % ends[-1], side="right"))]
+    return components[int(np.searchsorted(ends, int(place.data) % ends[-1], side="right"))]
 
 
 def _chooses(variable: Any, index_value: Any) -> bool:
