@@ -259,7 +259,7 @@ def _verdict_by_weights(
         return "stuck", (
             f"pseudo-priors do not show the weight of classes {chains.classes[bad].tolist()}: "
             f"Pareto k up to {worst:.2f}, sound up to {limit:.2g}; start chains there by initvals, "
-            "or write the latents of these classes so that none is the scale of others"
+            "or try a parametrization in which the latents are closer to normal"
         )
     expected = log_weight.shape[1] * np.mean(-np.expm1(np.minimum(log_weight[..., stay], 0.0)))
     if not _may_be_chance(float(expected), still, len(chains.codes)):
