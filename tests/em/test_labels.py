@@ -18,7 +18,7 @@ from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.schedules import StepSize
 from pymc_mcoem.laplace.modes import ModeStatus
 from pymc_mcoem.templates import TemplateMixture
-from pymc_mcoem.templates.starts import allowed_labels
+from pymc_mcoem.templates.clusters import allowed_labels
 from tests.helpers.checks import LIMIT
 from tests.helpers.e_step_runs import largest_z, repeated
 from tests.helpers.executors import AtOnce

@@ -272,12 +272,12 @@ def share_apart(size, noise, rng):
 
 def test_of_large_images_kmeans_does_not_see_the_noise_of_pixels(rng, monkeypatch):
     assert share_apart(32, 2.0, rng) >= 0.95
-    monkeypatch.setattr("pymc_mcoem.templates.starts._LONGEST_SHARP", 32)
+    monkeypatch.setattr("pymc_mcoem.templates.clusters._LONGEST_SHARP", 32)
     assert share_apart(32, 2.0, rng) < 0.95
 
 
 def test_small_images_are_compared_as_they_are(rng, monkeypatch):
-    monkeypatch.setattr("pymc_mcoem.templates.starts._SMOOTHING", 1.0)
+    monkeypatch.setattr("pymc_mcoem.templates.clusters._SMOOTHING", 1.0)
     assert share_apart(16, 0.3, rng) == 1.0
 
 
