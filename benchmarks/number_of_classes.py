@@ -110,6 +110,8 @@ def main() -> None:
         observations=500,
         most=(8, "classes of the largest candidate"),
         workers=(2, "processes; 0 for none"),
+        start={"choices": ["kmeans", "random", "exemplars"], "default": "exemplars"},
+        merge_and_split=(False, "a run more for each candidate, from the classes of others"),
         quick=(False, "one stream of 1 to 3 kinds"),
     )
     warnings.simplefilter("ignore")
@@ -127,6 +129,8 @@ def main() -> None:
                     stream,
                     range(1, given.most + 1),
                     burst_length=mcoem.schedules.BurstLength(25, 10),
+                    start=given.start,
+                    merge_and_split=given.merge_and_split,
                     executor=given.workers or None,
                     random_seed=seed,
                     progressbar=False,

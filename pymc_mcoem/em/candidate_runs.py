@@ -7,9 +7,11 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from pymc_mcoem.compiling.messages import telling
+from pymc_mcoem.em.merge_and_split import Chosen, ClassEvidence, from_other_runs
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.progress import CountProgress
 from pymc_mcoem.em.revival import Revival
@@ -25,12 +27,16 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.history import History
     from pymc_mcoem.em.run_state import OnlineState
 
-__all__ = ["Bench", "Learned", "learn_all", "scored_observations"]
+__all__ = ["Bench", "Learned", "learn_all", "origins_of", "scored_observations"]
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Result of a run: its history and state, and its predictions of the scored observations."""
+    """Result of a run: its history and state, and its predictions of the scored observations.
+
+    `halfway` has what was predicted before these by each class, and θ then, if classes may be
+    merged and split; `classes` says where the classes of a run came from that began with others'.
+    """
 
     history: History
     state: OnlineState
@@ -38,17 +44,24 @@ class Learned:
     assigned: np.ndarray
     probability: np.ndarray
     filled: int
+    halfway: ClassEvidence | None = None
+    classes: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass
 class Bench:
-    """Families, observations and options of the runs, the same in all processes."""
+    """Families, observations and options of the runs, the same in all processes.
+
+    The first `n_start` observations set the starts, those from number `begin` on are scored, and
+    `merge_and_split` says whether each candidate has a run more, from the classes of others.
+    """
 
     families: dict[int, Family]
     held: list[Any]
     n_start: int
     begin: int
     options: dict[str, Any]
+    merge_and_split: bool = False
 
     @cached_property
     def executors(self) -> dict[int, Dispatcher]:
@@ -67,11 +80,10 @@ class Bench:
         return OnlineEM(self.families[number], **settings, **self.options)
 
 
-def learn(bench: Bench, words: list[int], number: int, start: int) -> Learned | str:
+def learn(
+    bench: Bench, words: list[int], number: int, start: int, chosen: Chosen | None = None
+) -> Learned | str:
     """Let a run learn all observations, and return what it learned, or why it could not."""
-    # starts in pairs have the two halves of one order, the same for all candidates
-    order = np.random.default_rng([*words, start // 2]).permutation(bench.n_start)
-    half = sorted(order[start % 2 :: 2])
     evidence: list[float] = []
     weights: list[np.ndarray] = []
 
@@ -79,10 +91,25 @@ def learn(bench: Bench, words: list[int], number: int, start: int) -> Learned | 
         evidence.extend(each.log_evidence for each in update)
         weights.extend(each.class_weight for each in update)
 
-    em = bench.driver(number, [*words, number, start], False, note)
+    callbacks: list[Callback] = [note]
+    halfway = None
+    if bench.merge_and_split and chosen is None:
+        # the first of them were in starts, and came when runs knew little
+        halfway = ClassEvidence(bench.families[number], bench.begin // 2 + 1, bench.begin)
+        callbacks.append(halfway)
+    em = bench.driver(number, [*words, number, start], False, *callbacks)
     em.run.executor = bench.executors[number]
     try:
-        em.run.begin(em.run.initial_parameters([bench.held[at] for at in half]))
+        if chosen is None:
+            # starts in pairs have the two halves of one order, the same for all candidates
+            order = np.random.default_rng([*words, start // 2]).permutation(bench.n_start)
+            half = [bench.held[at] for at in sorted(order[start % 2 :: 2])]
+            parameters = em.run.initial_parameters(half)
+        else:
+            parameters = chosen.parameters
+        if halfway is not None:
+            halfway.begin(parameters)
+        em.run.begin(parameters)
         em.partial_fit(bench.held)
     except ExecutorError:
         raise
@@ -95,33 +122,75 @@ def learn(bench: Bench, words: list[int], number: int, start: int) -> Learned | 
             "CarlinChibBurst with Laplace or PriorCovariance pseudo-priors."
         )
     shares = np.array(weights[bench.begin :])
-    filled = int((~Revival().is_empty(shares.mean(axis=0))).sum())
     return Learned(
-        em.run.history, em.run.state, scored, shares.argmax(axis=1), shares.max(axis=1), filled
+        history=em.run.history,
+        state=em.run.state,
+        log_evidence=scored,
+        assigned=shares.argmax(axis=1),
+        probability=shares.max(axis=1),
+        filled=int((~Revival().is_empty(shares.mean(axis=0))).sum()),
+        halfway=halfway,
+        classes=() if chosen is None else chosen.classes,
     )
 
 
 def learn_all(
     bench: Bench,
     words: list[int],
-    keys: list[tuple[int, int]],
+    n_starts: int,
     executor: Executor | int | Workers | None,
     progressbar: bool,
 ) -> dict[tuple[int, int], Learned | str]:
-    """Make the runs, those with most classes first, since they take longest."""
+    """Make the runs, those with most classes first, since they take longest.
+
+    A run from the classes of others is start `n_starts` of its candidate.
+    """
     dispatcher = Dispatcher(partial(_same, bench), executor)
-    keys = sorted(keys, reverse=True)
+    keys = [(number, start) for number in bench.families for start in range(n_starts)]
+    n_runs = len(keys) + bench.merge_and_split * len(bench.families)
     found: dict[tuple[int, int], Learned | str] = {}
-    orders = (Order(learn, (words, *key)) for key in keys)
     with (
         dispatcher.closing(),
         telling(progressbar),
-        CountProgress(progressbar, len(keys), "Runs learned") as progress,
+        CountProgress(progressbar, n_runs, "Runs learned") as progress,
     ):
-        for key, each in zip(keys, dispatcher.answers(orders), strict=True):
-            found[key] = each
-            progress.advance()
+
+        def make(starts: dict[tuple[int, int], Chosen | None]) -> None:
+            calls = sorted(starts, reverse=True)
+            orders = (Order(learn, (words, *key, starts[key])) for key in calls)
+            for key, each in zip(calls, dispatcher.answers(orders), strict=True):
+                found[key] = each
+                progress.advance()
+
+        make(dict.fromkeys(keys))
+        if bench.merge_and_split:
+            others = _starts_from_others(bench, found, n_starts)
+            for _ in range(len(bench.families) - len(others)):
+                progress.advance()
+            make(others)
     return dict(sorted(found.items()))
+
+
+def _starts_from_others(
+    bench: Bench, found: dict[tuple[int, int], Learned | str], n_starts: int
+) -> dict[tuple[int, int], Chosen | None]:
+    """Return the starts from the classes of other runs, where they differ from these runs."""
+    noted = {
+        key: each.halfway
+        for key, each in found.items()
+        if isinstance(each, Learned) and each.halfway is not None
+    }
+    least = min((len(each.rows) for each in noted.values()), default=0)
+    if not least:
+        return {}
+    evidence = {key: np.stack(each.rows[:least]) for key, each in noted.items()}
+    parameters = {key: each.parameters for key, each in noted.items()}
+    starts: dict[tuple[int, int], Chosen | None] = {}
+    for number, family in bench.families.items():
+        chosen = from_other_runs(family, evidence, parameters)
+        if chosen is not None:
+            starts[number, n_starts] = chosen
+    return starts
 
 
 def _same(bench: Bench) -> Bench:
@@ -134,7 +203,8 @@ def scored_observations(
 ) -> xr.Dataset:
     """Return evidence and classes of the scored observations of all runs, NaN of those that failed.
 
-    If a mini-batch is incomplete, the last observations are held and not scored.
+    They are NaN too of starts that were not made. If a mini-batch is incomplete, the last
+    observations are held and not scored.
     """
     n = min(len(each.log_evidence) for each in learned.values())
     dims = ("n_classes", "start", "observation")
@@ -155,3 +225,14 @@ def scored_observations(
         for name, values in found.items():
             values[candidates.index(number), start] = getattr(each, str(name))[:n]
     return found
+
+
+def origins_of(learned: dict[tuple[int, int], Learned]) -> pd.DataFrame:
+    """Return which classes of other runs those of a run began with."""
+    rows = [
+        (number, at, *origin)
+        for (number, _), each in learned.items()
+        for at, origin in enumerate(each.classes)
+    ]
+    names = ["n_classes", "class", "from_n_classes", "from_start", "from_class"]
+    return pd.DataFrame(rows, columns=names)

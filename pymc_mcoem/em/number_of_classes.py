@@ -11,7 +11,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_mcoem.em.candidate_runs import Bench, Learned, learn_all, scored_observations
+from pymc_mcoem.em.candidate_runs import (
+    Bench,
+    Learned,
+    learn_all,
+    origins_of,
+    scored_observations,
+)
 from pymc_mcoem.em.class_count_scores import (
     candidate_table,
     doubts,
@@ -20,6 +26,7 @@ from pymc_mcoem.em.class_count_scores import (
     splits_of,
 )
 from pymc_mcoem.em.family import Family
+from pymc_mcoem.em.merge_and_split import require_weights
 from pymc_mcoem.em.online import OnlineEM
 from pymc_mcoem.em.run_state import Pending
 from pymc_mcoem.runs.settings import seed_entropy
@@ -63,9 +70,14 @@ class ClassCount:
         A row for each class of a candidate that the next one divides: ``n_classes`` of the first,
         ``split``, the class; ``into``, the classes of the next candidate, which are one here;
         ``gain`` in nats an observation, and its ``error``.
+    origins : DataFrame
+        A row for each class of a run that began with the classes of others, if `merge_and_split`:
+        ``n_classes`` and ``class``, and where it came from, ``from_n_classes``, ``from_start`` and
+        ``from_class``.
     scored : Dataset
         ``log_evidence``, the most probable class, ``assigned``, and its ``probability``, by
-        ``n_classes``, ``start`` and ``observation``, counted from 1.
+        ``n_classes``, ``start`` and ``observation``, counted from 1. The last start is the one with
+        the classes of others, if `merge_and_split`.
     runs : dict of int to OnlineEM
         The best run of each candidate.
     failures : dict of (int, int) to str
@@ -78,6 +90,7 @@ class ClassCount:
     winner: OnlineEM
     table: pd.DataFrame
     splits: pd.DataFrame
+    origins: pd.DataFrame
     scored: xr.Dataset
     runs: dict[int, OnlineEM]
     failures: dict[tuple[int, int], str]
@@ -103,6 +116,7 @@ def choose_classes(
     n_starts: int = 2,
     n_start: int | None = None,
     n_scored: int | None = None,
+    merge_and_split: bool = False,
     least_agreement: float = 0.75,
     most_between: float = 0.05,
     executor: Executor | int | Workers | None = None,
@@ -135,6 +149,11 @@ def choose_classes(
         shorter stream.
     n_scored : int, optional
         Number of observations, the last ones, that are scored. Default: half of them.
+    merge_and_split : bool
+        Whether each candidate has one run more, which starts from classes of the runs with one
+        class fewer, as many, and one more: those that together predicted the observations before
+        the scored ones best. So two classes become one, or one becomes two, where that predicts
+        better. The family needs a parameter of class weights.
     least_agreement : float from 0 to 1
         A candidate can be named if two of its starts, one of them the best, have at least this
         share of each class in common. 0: starts need not agree.
@@ -202,8 +221,8 @@ def choose_classes(
     warps, the same shape in two warps is two kinds, and starts may agree on it. Kinds that are rare
     among the `n_start` first observations are missed, as they are if kinds come one after another.
 
-    **Cost.** Learning the stream ``n_starts * len(n_classes)`` times, and compiling each candidate
-    in each process.
+    **Cost.** Learning the stream ``n_starts * len(n_classes)`` times, with `merge_and_split` up to
+    ``len(n_classes)`` times more, and compiling each candidate in each process.
 
     References
     ----------
@@ -255,22 +274,26 @@ def choose_classes(
     words = entropy if isinstance(entropy, list) else [entropy]
     if "exemplars" in first.start_names:
         options.setdefault("start", "exemplars")
-    bench = Bench(families, held, n_start, len(held) - n_scored, options)
+    if merge_and_split:
+        for family in families.values():
+            require_weights(family)
+    begin = len(held) - n_scored
+    bench = Bench(families, held, n_start, begin, options, bool(merge_and_split))
     bench.driver(next(iter(families)), words, False)  # a wrong option is refused before the work
-    keys = [(number, start) for number in families for start in range(n_starts)]
-    found = learn_all(bench, words, keys, executor, progressbar)
+    found = learn_all(bench, words, n_starts, executor, progressbar)
     learned = {key: each for key, each in found.items() if isinstance(each, Learned)}
     failures = {key: each for key, each in found.items() if isinstance(each, str)}
     if not learned:
         raise RuntimeError(
-            f"choose_classes: all {len(keys)} runs failed, the first with: {failures[keys[0]]} Try "
-            "other settings with one OnlineEM."
+            f"choose_classes: all {len(found)} runs failed, the first with: "
+            f"{next(iter(failures.values()))} Try other settings with one OnlineEM."
         )
     for (number, start), reason in failures.items():
         _log.warning("Start %d of %d classes dropped out: %s", start, number, reason)
-    scored = scored_observations(learned, list(families), n_starts, bench.begin)
+    n_made = n_starts + bench.merge_and_split
+    scored = scored_observations(learned, list(families), n_made, bench.begin)
     filled = {key: each.filled for key, each in learned.items()}
-    table, between, named = candidate_table(scored, filled, least_agreement, most_between)
+    table, between, named = candidate_table(scored, filled, least_agreement, most_between, n_starts)
     runs: dict[int, OnlineEM] = {}
     for number in table.index.tolist():
         start = int(table.loc[number, "start"])
@@ -286,6 +309,7 @@ def choose_classes(
         winner=runs[named],
         table=table,
         splits=splits_of(table, scored, between),
+        origins=origins_of(learned),
         scored=scored,
         runs=runs,
         failures=failures,

@@ -7,7 +7,7 @@ evidence says how well its warps explain every other observation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,18 +15,16 @@ import numpy as np
 
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
+from pymc_mcoem.em.merge_and_split import best_columns
 from pymc_mcoem.templates.starts import own_templates, stack_encoded
 
-__all__ = ["best_templates", "exemplar_evidence", "exemplar_start", "n_exemplars"]
+__all__ = ["exemplar_evidence", "exemplar_start", "n_exemplars"]
 
 #: Exemplars for each class, and beyond that.
 _FOR_EACH, _MORE = 4, 6
 
 #: Most observations that are compared with every template, drawn from all of them.
 _MOST_COMPARED = 200
-
-#: Share of evidences below which all count the same, so that no odd observation decides.
-_ODD = 0.05
 
 
 def n_exemplars(n_classes: int, n_observations: int) -> int:
@@ -78,7 +76,7 @@ def exemplar_start(
     # of itself an exemplar knows the noise too
     others = evidence.copy()
     others[chosen, n_classes + np.arange(len(chosen))] = -np.inf
-    best = best_templates(others, n_classes)
+    best = best_columns(others, n_classes)
     sizes = np.bincount(evidence[:, best].argmax(axis=1), minlength=n_classes)
     found = {
         **clustered,
@@ -140,50 +138,3 @@ def exemplar_evidence(
         [e_step.approximation({**data, **theta}, rng).log_evidence for data in encoded]
     )
     return np.where(np.isnan(found), -np.inf, found)
-
-
-def best_templates(evidence: np.ndarray, n_classes: int) -> list[int]:
-    """Return which columns of evidence ``(n_observations, n)`` explain the observations best.
-
-    The sum over observations of the largest log-evidence is maximized by adding one after another,
-    and then by exchanges, as for medoids. The first `n_classes` columns are tried as well.
-
-    Examples
-    --------
-    >>> evidence = np.array([[-9.0, -9.0, 0.0, -5.0], [-9.0, -8.0, -1.0, 0.0]])
-    >>> best_templates(evidence, 2)
-    [2, 3]
-    """
-    known = evidence[np.isfinite(evidence)]
-    least = np.quantile(known, _ODD) if known.size else 0.0
-    values = np.maximum(evidence, least)
-    places = range(values.shape[1])
-
-    def total(columns: list[int]) -> float:
-        return float(values[:, columns].max(axis=1).sum())
-
-    added: list[int] = []
-    for _ in range(n_classes):
-        left = [place for place in places if place not in added]
-        added.append(max(left, key=lambda place: total([*added, place])))
-    return max(
-        (_exchanged(each, places, total) for each in (added, [*range(n_classes)])), key=total
-    )
-
-
-def _exchanged(
-    columns: list[int], places: Sequence[int], total: Callable[[list[int]], float]
-) -> list[int]:
-    """Return columns after exchanges for others, as long as one makes the total larger."""
-    best, gains = columns, True
-    while gains:
-        ways = [
-            [place if at == out else own for at, own in enumerate(best)]
-            for out in range(len(best))
-            for place in places
-            if place not in best
-        ]
-        following = max(ways, key=total, default=best)
-        gains = total(following) > total(best) + 1e-9
-        best = following if gains else best
-    return best

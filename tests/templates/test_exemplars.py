@@ -11,8 +11,9 @@ from sklearn.metrics import adjusted_rand_score
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
+from pymc_mcoem.em.merge_and_split import best_columns
 from pymc_mcoem.templates import exemplars
-from pymc_mcoem.templates.exemplars import best_templates, exemplar_evidence, n_exemplars
+from pymc_mcoem.templates.exemplars import exemplar_evidence, n_exemplars
 from tests.helpers.toy_families import NormalMixture
 
 
@@ -47,14 +48,14 @@ def test_the_best_templates_of_few_are_those_of_enumeration(rng):
         totals = {
             columns: evidence[:, columns].max(axis=1).sum() for columns in combinations(range(7), 3)
         }
-        assert sorted(best_templates(evidence, 3)) == sorted(own)
+        assert sorted(best_columns(evidence, 3)) == sorted(own)
         assert max(totals, key=totals.get) == tuple(sorted(own))
 
 
 def test_no_exchange_of_one_template_is_better(rng):
     for _ in range(20):
         evidence = rng.normal(size=(15, 8))
-        found = best_templates(evidence, 3)
+        found = best_columns(evidence, 3)
         values = np.maximum(evidence, np.quantile(evidence, 0.05))
         total = values[:, found].max(axis=1).sum()
         assert len(set(found)) == 3
@@ -70,11 +71,11 @@ def test_an_odd_observation_does_not_decide():
     evidence = np.full((40, 3), -20.0)
     evidence[:20, 0] = evidence[20:39, 1] = 0.0
     evidence[39], evidence[39, 2] = -1_000.0, 0.0
-    assert sorted(best_templates(evidence, 2)) == [0, 1]
+    assert sorted(best_columns(evidence, 2)) == [0, 1]
     # nor does one that nothing explains, or that nothing is known of
     evidence[38] = -np.inf
-    assert sorted(best_templates(evidence, 2)) == [0, 1]
-    assert len(best_templates(np.full((5, 3), -np.inf), 2)) == 2
+    assert sorted(best_columns(evidence, 2)) == [0, 1]
+    assert len(best_columns(np.full((5, 3), -np.inf), 2)) == 2
 
 
 def test_curves_of_one_kind_are_found_whatever_their_clocks(curves, rng):

@@ -1,0 +1,183 @@
+"""Starts of runs from the classes of others: two are merged, or one is split, as evidence says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pymc_mcoem.em.callbacks import Update
+    from pymc_mcoem.em.family import Family
+    from pymc_mcoem.labeling import Arrays
+
+__all__ = ["Chosen", "ClassEvidence", "best_columns", "from_other_runs", "require_weights"]
+
+#: Share of evidences below which all count the same, so that no odd observation decides.
+_ODD = 0.05
+
+
+def require_weights(family: Family) -> None:
+    """Refuse a family whose classes have no weights of which the evidence of one can be freed."""
+    names = family.weight_parameters
+    shapes = [np.shape(family.model[name].get_value()) for name in names]
+    if shapes != [(family.n_classes,)]:
+        raise ValueError(
+            f"merge_and_split: the class weights of {type(family).__name__} are given by "
+            f"{list(names)}; it needs one parameter of shape (n_classes,). Leave it False."
+        )
+
+
+class ClassEvidence:
+    """A callback: log-evidence of observations under each class, before they were learned.
+
+    Parameters
+    ----------
+    family : Family
+        With one parameter of class weights.
+    first, last : int
+        Numbers of the first and the last observation that are noted, counted from 1.
+
+    Attributes
+    ----------
+    rows : list of ndarray of shape (n_classes,)
+        log p(y | I = j, θ) = log p(y | θ) + log P(I = j | y, θ) − log P(I = j | θ); −∞ for classes
+        that the E-step gave no weight.
+    parameters : dict of str to ndarray
+        θ after the last of them.
+    """
+
+    def __init__(self, family: Family, first: int, last: int) -> None:
+        (self._weights,) = family.weight_parameters
+        self._first, self._last = first, last
+        self._before: Arrays = {}
+        self.rows: list[np.ndarray] = []
+        self.parameters: Arrays = {}
+
+    def begin(self, parameters: Arrays) -> None:
+        """Take the parameters that the run begins with."""
+        self._before = parameters
+
+    def __call__(self, update: Update) -> None:
+        """Note the observations of a step."""
+        state = update.driver.run.state
+        for record in update:
+            if self._first <= record.number <= self._last:
+                with np.errstate(divide="ignore"):
+                    odds = np.log(record.class_weight) - np.log(self._before[self._weights])
+                self.rows.append(record.log_evidence + odds)
+        if state.n_learned <= self._last or not self.parameters:
+            self.parameters = state.parameters
+        self._before = state.parameters
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A start from the classes of other runs.
+
+    Attributes
+    ----------
+    parameters : dict of str to ndarray
+    classes : tuple of (int, int, int)
+        For each class the number of classes of the run that it is from, the start of that run, and
+        the class there.
+    """
+
+    parameters: Arrays
+    classes: tuple[tuple[int, int, int], ...]
+
+
+def from_other_runs(
+    family: Family,
+    evidence: Mapping[tuple[int, int], np.ndarray],
+    parameters: Mapping[tuple[int, int], Arrays],
+) -> Chosen | None:
+    """Return a start from the classes of runs with one class fewer, as many, and one more.
+
+    Parameters
+    ----------
+    family : Family
+        The family to start, of C classes.
+    evidence : mapping of (int, int) to ndarray of shape (n_observations, n_classes)
+        For each number of classes and start, the log-evidence of the same observations under each
+        class before they were learned.
+    parameters : mapping of (int, int) to dict
+        θ of these runs.
+
+    Returns
+    -------
+    Chosen or None
+        None if the classes that explain the observations best are those of one run with C classes,
+        or if there is no such run.
+    """
+    number = family.n_classes
+    explained = {key: rows.max(axis=1).mean() for key, rows in evidence.items()}
+    keys = sorted(
+        (key for key in evidence if abs(key[0] - number) <= 1),
+        key=lambda key: (key[0] != number, -explained[key]),
+    )
+    if not keys or keys[0][0] != number:
+        return None
+    columns = np.concatenate([evidence[key] for key in keys], axis=1)
+    classes = [(*key, j) for key in keys for j in range(key[0])]
+    best = best_columns(columns, number)
+    chosen = tuple(classes[at] for at in best)
+    runs = {(n, start) for n, start, _ in chosen}
+    if len(runs) == 1 and chosen[0][0] == number:
+        return None
+    sizes = np.bincount(columns[:, best].argmax(axis=1), minlength=number)
+    # what is not of a class is that of the best run
+    found = {name: value.copy() for name, value in parameters[keys[0]].items()}
+    for name in family.class_parameters:
+        found[name] = np.concatenate([parameters[key][name] for key in keys])[best]
+    found[family.weight_parameters[0]] = (1.0 + sizes) / (number + sizes.sum())
+    return Chosen(found, chosen)
+
+
+def best_columns(evidence: np.ndarray, n_classes: int) -> list[int]:
+    """Return which columns of evidence ``(n_observations, n)`` explain the observations best.
+
+    The sum over observations of the largest log-evidence is maximized by adding one after another,
+    and then by exchanges, as for medoids. The first `n_classes` columns are tried as well.
+
+    Examples
+    --------
+    >>> evidence = np.array([[-9.0, -9.0, 0.0, -5.0], [-9.0, -8.0, -1.0, 0.0]])
+    >>> best_columns(evidence, 2)
+    [2, 3]
+    """
+    known = evidence[np.isfinite(evidence)]
+    least = np.quantile(known, _ODD) if known.size else 0.0
+    values = np.maximum(evidence, least)
+    places = range(values.shape[1])
+
+    def total(columns: list[int]) -> float:
+        return float(values[:, columns].max(axis=1).sum())
+
+    added: list[int] = []
+    for _ in range(n_classes):
+        left = [place for place in places if place not in added]
+        added.append(max(left, key=lambda place: total([*added, place])))
+    return max(
+        (_exchanged(each, places, total) for each in (added, [*range(n_classes)])), key=total
+    )
+
+
+def _exchanged(
+    columns: list[int], places: Sequence[int], total: Callable[[list[int]], float]
+) -> list[int]:
+    """Return columns after exchanges for others, as long as one makes the total larger."""
+    best, gains = columns, True
+    while gains:
+        ways = [
+            [place if at == out else own for at, own in enumerate(best)]
+            for out in range(len(best))
+            for place in places
+            if place not in best
+        ]
+        following = max(ways, key=total, default=best)
+        gains = total(following) > total(best) + 1e-9
+        best = following if gains else best
+    return best

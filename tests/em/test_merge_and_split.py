@@ -1,0 +1,190 @@
+"""Runs that start from the classes of others: which these are, and what they find."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pymc_mcoem as mcoem
+from pymc_mcoem.em.class_count_scores import agreement_of_starts
+from pymc_mcoem.em.esteps.exact import Exact
+from pymc_mcoem.em.merge_and_split import ClassEvidence, from_other_runs
+from pymc_mcoem.em.number_of_classes import choose_classes
+from pymc_mcoem.em.online import OnlineEM
+from tests.helpers.toy_families import EvidentMixture
+from tests.helpers.toy_runs import assert_same
+
+OPTIONS = {"e_step": Exact(), "progressbar": False, "random_seed": 3}
+
+
+class MissesAKind(EvidentMixture):
+    """Of three classes, it puts two on the first of three kinds at 0, 6 and 12."""
+
+    def initialize(self, observations, rng, start):
+        found = super().initialize(observations, rng, start)
+        if self.n_classes == 3:
+            found["means"] = np.array([-0.2, 0.2, 9.0])
+        return found
+
+
+def values_of(rng, kinds=3, n=240):
+    return 6.0 * rng.integers(kinds, size=n) + rng.normal(0, 0.5, size=n)
+
+
+def test_a_kind_that_all_starts_miss_is_found_by_splitting_or_merging(rng):
+    values = values_of(rng)
+    alone = choose_classes(MissesAKind, values, [2, 3, 4], **OPTIONS)
+    found = choose_classes(MissesAKind, values, [2, 3, 4], merge_and_split=True, **OPTIONS)
+    twice = alone.runs[3].parameters["means"].values
+    assert abs(twice[0] - twice[1]) < 0.1
+    assert found.table.loc[3, "start"] == 2
+    means = np.sort(found.runs[3].parameters["means"].values)
+    np.testing.assert_allclose(means, [0.0, 6.0, 12.0], atol=0.3)
+    gain = found.table.loc[3, "log_evidence"] - alone.table.loc[3, "log_evidence"]
+    assert gain > 1.0
+    # the other starts are the same runs as without it
+    before = alone.scored["log_evidence"].values
+    np.testing.assert_array_equal(found.scored["log_evidence"].values[:, :2], before)
+    origins = found.origins[found.origins["n_classes"] == 3]
+    assert origins["class"].tolist() == [0, 1, 2]
+    assert (origins["from_n_classes"] != 3).any()
+    assert alone.origins.empty
+
+
+def test_its_run_is_an_ordinary_one_in_workers_too(rng, pool):
+    values, more = values_of(rng), values_of(rng, n=10)
+    options = OPTIONS | {"merge_and_split": True}
+    found = choose_classes(MissesAKind, values, [2, 3, 4], **options)
+    there = choose_classes(MissesAKind, values, [2, 3, 4], executor=pool, **options)
+    xr.testing.assert_identical(found.scored, there.scored)
+    pd.testing.assert_frame_equal(found.origins, there.origins)
+    run = found.runs[3]
+    start = run.history["steps"].isel(step=0)
+    again = OnlineEM(
+        MissesAKind(3),
+        parameters={name: start[name].values for name in run.parameters},
+        **OPTIONS | {"random_seed": run.run.random_seed},
+    )
+    assert_same(run.partial_fit(more), again.partial_fit(values).partial_fit(more))
+
+
+def test_the_evidence_is_that_of_each_class_before_the_observation_was_learned(rng):
+    family, values = EvidentMixture(2), values_of(rng, 2, 30)
+    noted, before = ClassEvidence(family, 11, 20), []
+
+    def keep(update):
+        before.append(update.driver.run.state.parameters)
+
+    start = family.declared_parameters() | {"means": np.array([0.0, 5.0])}
+    em = OnlineEM(family, parameters=start, callbacks=[noted, keep], **OPTIONS)
+    noted.begin(em.run.state.parameters)
+    em.partial_fit(values)
+    assert len(noted.rows) == 10
+    for at, row in zip(range(10, 20), noted.rows, strict=True):
+        theta = before[at - 1]
+        deviations = (values[at] - theta["means"]) ** 2 / theta["noise_variance"]
+        expected = -0.5 * (deviations + np.log(2 * np.pi * theta["noise_variance"]))
+        known = np.isfinite(row)
+        assert known.any()
+        np.testing.assert_allclose(row[known], expected[known], rtol=1e-6)
+    for name, value in before[19].items():
+        np.testing.assert_array_equal(noted.parameters[name], value)
+
+
+def runs_of(centers):
+    """Return evidence and parameters of runs with classes at these places, by key."""
+    values = np.repeat([0.0, 6.0, 12.0], 20) + np.tile(np.linspace(-1, 1, 20), 3)
+    evidence, parameters = {}, {}
+    for key, places in centers.items():
+        evidence[key] = -0.5 * (values[:, None] - np.array(places)) ** 2
+        parameters[key] = {
+            "weights": np.full(len(places), 1 / len(places)),
+            "means": np.array(places),
+            "noise_variance": np.asarray(1.0 + key[1]),
+        }
+    return evidence, parameters
+
+
+def test_two_classes_are_merged_and_one_is_split_where_that_explains_more():
+    merged = from_other_runs(
+        EvidentMixture(3), *runs_of({(3, 0): [-1, 1, 9], (4, 0): [0, 5.5, 6.5, 12]})
+    )
+    assert sorted(merged.parameters["means"])[0] == 0 and 12 in merged.parameters["means"]
+    split = from_other_runs(
+        EvidentMixture(3), *runs_of({(3, 0): [-1, 1, 9], (2, 0): [0, 9], (4, 0): [-1, 1, 6, 12]})
+    )
+    assert sorted(split.parameters["means"]) == [0, 6, 12]
+    assert split.parameters["noise_variance"] == 1.0
+    np.testing.assert_allclose(split.parameters["weights"], 1 / 3)
+    assert sorted(split.classes) == [(2, 0, 0), (4, 0, 2), (4, 0, 3)]
+
+
+def test_there_is_no_start_that_is_a_run_already_or_has_no_run_to_begin_with():
+    family = EvidentMixture(3)
+    best = {(3, 0): [-1, 1, 9], (3, 1): [0, 6, 12], (2, 0): [0, 9], (4, 0): [-1, 1, 6.5, 12.5]}
+    assert from_other_runs(family, *runs_of(best)) is None
+    assert from_other_runs(family, *runs_of({(2, 0): [0, 9]})) is None
+    # a class of a run with one more is left out: that is a start of its own
+    left_out = from_other_runs(family, *runs_of({(3, 0): [-1, 1, 9], (4, 0): [0, 6, 12, 40]}))
+    assert sorted(left_out.parameters["means"]) == [0, 6, 12]
+    # and classes of runs far from this number are not looked at
+    far = {(3, 0): [-1, 1, 9], (5, 0): [0, 6, 12, 40, 50]}
+    assert from_other_runs(family, *runs_of(far)) is None
+
+
+def test_a_best_start_from_the_classes_of_others_needs_two_that_agree():
+    first, second = np.arange(100) % 4, np.arange(100) % 4 // 2
+    copied = first.copy()
+    assert agreement_of_starts(np.stack([first, second, copied]), 2)[1] == 1.0
+    assert agreement_of_starts(np.stack([first, second, copied]), 2, 2)[1] < 0.6
+    assert agreement_of_starts(np.stack([first, first, copied]), 2, 2) == (1.0, 1.0)
+    # nor does it count for others
+    assert agreement_of_starts(np.stack([first, second, copied]), 0, 2)[1] < 0.6
+    assert np.isnan(agreement_of_starts(np.stack([first, second * 0 - 1, copied]), 2, 2)).all()
+
+
+def test_a_family_without_a_parameter_of_weights_is_refused():
+    class Fixed(EvidentMixture):
+        def __init__(self, n_classes):
+            super().__init__(n_classes)
+            with pm.Model() as self.model:
+                means = pm.Data("means", np.zeros(n_classes))
+                variance = pm.Data("noise_variance", 1.0)
+                value = pm.Data("value", 0.0)
+                self.class_index = pm.Categorical("k", p=np.full(n_classes, 1 / n_classes))
+                pm.Normal("y", means[self.class_index], variance**0.5, observed=value)
+            self.statistics = {"value": value, "square": value**2}
+
+    with pytest.raises(ValueError, match="merge_and_split: the class weights of Fixed"):
+        choose_classes(Fixed, np.zeros(20), [1, 2], merge_and_split=True, **OPTIONS)
+
+
+def test_all_rows_of_a_class_of_templates_come_along(rng):
+    """Its template, its deformations and its noise; the weights follow from the observations."""
+
+    def make(n_classes):
+        return mcoem.TemplateMixture.for_images(
+            (4, 4), n_classes, n_landmarks=2, noise="class", covariance="full"
+        )
+
+    parameters = {}
+    for number in (2, 3, 4):
+        theta = make(number).declared_parameters()
+        parameters[number, 0] = {name: rng.uniform(size=v.shape) for name, v in theta.items()}
+    evidence = {key: np.full((12, key[0]), -50.0) for key in parameters}
+    for rows, key, at in (
+        (slice(0, 3), (3, 0), 1),
+        (slice(3, 7), (4, 0), 3),
+        (slice(7, 12), (2, 0), 0),
+    ):
+        evidence[key][rows, at] = 0.0
+    found = from_other_runs(make(3), evidence, parameters)
+    assert sorted(found.classes) == [(2, 0, 0), (3, 0, 1), (4, 0, 3)]
+    for at, (number, start, own) in enumerate(found.classes):
+        for name in ("templates", "deformation_covariance", "noise_variance"):
+            row = parameters[number, start][name][own]
+            np.testing.assert_array_equal(found.parameters[name][at], row)
+        assert found.parameters["weights"][at] == (1 + {3: 3, 4: 4, 2: 5}[number]) / 15
