@@ -88,8 +88,11 @@ def test_labels_of_curves_are_kept():
 
 def test_scikit_fda_itself():
     skfda = pytest.importorskip("skfda")
-    grid = skfda.FDataGrid(VALUES, PLACES, argument_names=("ms",), coordinate_names=("mV",))
-    for given in (grid, skfda.FDataIrregular.from_fdatagrid(grid)):
+    named = {"argument_names": ("ms",), "coordinate_names": ("mV",)}
+    grid = skfda.FDataGrid(VALUES, PLACES, **named)
+    # which does not keep the names of a grid
+    irregular = skfda.FDataIrregular.from_fdatagrid(grid, **named)
+    for given in (grid, irregular):
         np.testing.assert_array_equal(read_curves(given), VALUES)
         assert read_curves(given).dims[-1] == "ms"
 
