@@ -111,7 +111,7 @@ def main() -> None:
         most=(8, "classes of the largest candidate"),
         workers=(2, "processes; 0 for none"),
         start={"choices": ["kmeans", "random", "exemplars"], "default": "exemplars"},
-        merge_and_split=(False, "a run more for each candidate, from the classes of others"),
+        merge_and_split=(False, "a second run after each, from the classes of others"),
         quick=(False, "one stream of 1 to 3 kinds"),
     )
     warnings.simplefilter("ignore")

@@ -27,15 +27,22 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.history import History
     from pymc_mcoem.em.run_state import OnlineState
 
-__all__ = ["Bench", "Learned", "learn_all", "origins_of", "scored_observations"]
+__all__ = ["Bench", "Learned", "better_of", "learn_all", "scored_observations"]
+
+
+#: Number of classes and start of a run.
+type Key = tuple[int, int]
+
+#: Columns of `ClassCount.origins`.
+ORIGINS = ("n_classes", "start", "gain", "kept", "class", "from_n_classes", "from_class")
 
 
 @dataclass(frozen=True)
 class Learned:
     """Result of a run: its history and state, and its predictions of the scored observations.
 
-    `halfway` has what was predicted before these by each class, and θ then, if classes may be
-    merged and split; `classes` says where the classes of a run came from that began with others'.
+    `halfway` has what each class predicted before these, and θ then, if classes may be merged and
+    split; `classes` says where those of a run came from that began with the classes of others.
     """
 
     history: History
@@ -44,16 +51,17 @@ class Learned:
     assigned: np.ndarray
     probability: np.ndarray
     filled: int
+    seed: list[int]
     halfway: ClassEvidence | None = None
-    classes: tuple[tuple[int, int, int], ...] = ()
+    classes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
 class Bench:
     """Families, observations and options of the runs, the same in all processes.
 
-    The first `n_start` observations set the starts, those from number `begin` on are scored, and
-    `merge_and_split` says whether each candidate has a run more, from the classes of others.
+    The first `n_start` observations set the starts, and those from number `begin` on are scored. If
+    classes are merged and split, `class_parameters` are the parameters with a row for each.
     """
 
     families: dict[int, Family]
@@ -61,7 +69,7 @@ class Bench:
     n_start: int
     begin: int
     options: dict[str, Any]
-    merge_and_split: bool = False
+    class_parameters: tuple[str, ...] | None = None
 
     @cached_property
     def executors(self) -> dict[int, Dispatcher]:
@@ -93,11 +101,11 @@ def learn(
 
     callbacks: list[Callback] = [note]
     halfway = None
-    if bench.merge_and_split and chosen is None:
-        # the first of them were in starts, and came when runs knew little
+    if bench.class_parameters is not None and chosen is None:
         halfway = ClassEvidence(bench.families[number], bench.begin // 2 + 1, bench.begin)
         callbacks.append(halfway)
-    em = bench.driver(number, [*words, number, start], False, *callbacks)
+    seed = [*words, number, start] if chosen is None else [*words, number, start, 1]
+    em = bench.driver(number, seed, False, *callbacks)
     em.run.executor = bench.executors[number]
     try:
         if chosen is None:
@@ -129,6 +137,7 @@ def learn(
         assigned=shares.argmax(axis=1),
         probability=shares.max(axis=1),
         filled=int((~Revival().is_empty(shares.mean(axis=0))).sum()),
+        seed=seed,
         halfway=halfway,
         classes=() if chosen is None else chosen.classes,
     )
@@ -140,57 +149,75 @@ def learn_all(
     n_starts: int,
     executor: Executor | int | Workers | None,
     progressbar: bool,
-) -> dict[tuple[int, int], Learned | str]:
+) -> tuple[dict[Key, Learned | str], dict[Key, Learned | str]]:
     """Make the runs, those with most classes first, since they take longest.
 
-    A run from the classes of others is start `n_starts` of its candidate.
+    Return them by number of classes and start, and those from the classes of other runs with the
+    same start, if classes are merged and split.
     """
     dispatcher = Dispatcher(partial(_same, bench), executor)
     keys = [(number, start) for number in bench.families for start in range(n_starts)]
-    n_runs = len(keys) + bench.merge_and_split * len(bench.families)
-    found: dict[tuple[int, int], Learned | str] = {}
+    twice = bench.class_parameters is not None
     with (
         dispatcher.closing(),
         telling(progressbar),
-        CountProgress(progressbar, n_runs, "Runs learned") as progress,
+        CountProgress(progressbar, len(keys) * (1 + twice), "Runs learned") as progress,
     ):
 
-        def make(starts: dict[tuple[int, int], Chosen | None]) -> None:
-            calls = sorted(starts, reverse=True)
+        def made(starts: dict[Key, Chosen | None]) -> dict[Key, Learned | str]:
+            calls, found = sorted(starts, reverse=True), {}
             orders = (Order(learn, (words, *key, starts[key])) for key in calls)
             for key, each in zip(calls, dispatcher.answers(orders), strict=True):
                 found[key] = each
                 progress.advance()
+            return dict(sorted(found.items()))
 
-        make(dict.fromkeys(keys))
-        if bench.merge_and_split:
-            others = _starts_from_others(bench, found, n_starts)
-            for _ in range(len(bench.families) - len(others)):
-                progress.advance()
-            make(others)
-    return dict(sorted(found.items()))
+        first = made(dict.fromkeys(keys))
+        if not twice:
+            return first, {}
+        starts = _starts_from_others(bench, first)
+        for _ in range(len(keys) - len(starts)):
+            progress.advance()
+        return first, made(starts)
 
 
-def _starts_from_others(
-    bench: Bench, found: dict[tuple[int, int], Learned | str], n_starts: int
-) -> dict[tuple[int, int], Chosen | None]:
-    """Return the starts from the classes of other runs, where they differ from these runs."""
+def _starts_from_others(bench: Bench, first: dict[Key, Learned | str]) -> dict[Key, Chosen | None]:
+    """Return the starts from the classes of other runs, where these are not one of the runs.
+
+    Runs with different starts keep apart, so that they still tell whether starts agree.
+    """
     noted = {
         key: each.halfway
-        for key, each in found.items()
+        for key, each in first.items()
         if isinstance(each, Learned) and each.halfway is not None
     }
     least = min((len(each.rows) for each in noted.values()), default=0)
-    if not least:
-        return {}
-    evidence = {key: np.stack(each.rows[:least]) for key, each in noted.items()}
-    parameters = {key: each.parameters for key, each in noted.items()}
-    starts: dict[tuple[int, int], Chosen | None] = {}
-    for number, family in bench.families.items():
-        chosen = from_other_runs(family, evidence, parameters)
+    starts: dict[Key, Chosen | None] = {}
+    for number, start in noted if least else ():
+        same = {n: each for (n, at), each in noted.items() if at == start}
+        chosen = from_other_runs(
+            bench.families[number],
+            bench.class_parameters or (),
+            {n: np.stack(each.rows[:least]) for n, each in same.items()},
+            {n: each.parameters for n, each in same.items()},
+        )
         if chosen is not None:
-            starts[number, n_starts] = chosen
+            starts[number, start] = chosen
     return starts
+
+
+def better_of(
+    first: dict[Key, Learned], second: dict[Key, Learned]
+) -> tuple[dict[Key, Learned], pd.DataFrame]:
+    """Return the better of two runs with the same start, and `ClassCount.origins`."""
+    found, rows = dict(first), []
+    for key, each in second.items():
+        n = min(len(each.log_evidence), len(first[key].log_evidence))
+        gain = float(np.mean(each.log_evidence[:n] - first[key].log_evidence[:n]))
+        if gain > 0:
+            found[key] = each
+        rows += [(*key, gain, gain > 0, at, *origin) for at, origin in enumerate(each.classes)]
+    return found, pd.DataFrame(rows, columns=list(ORIGINS))
 
 
 def _same(bench: Bench) -> Bench:
@@ -203,8 +230,7 @@ def scored_observations(
 ) -> xr.Dataset:
     """Return evidence and classes of the scored observations of all runs, NaN of those that failed.
 
-    They are NaN too of starts that were not made. If a mini-batch is incomplete, the last
-    observations are held and not scored.
+    If a mini-batch is incomplete, the last observations are held and not scored.
     """
     n = min(len(each.log_evidence) for each in learned.values())
     dims = ("n_classes", "start", "observation")
@@ -225,14 +251,3 @@ def scored_observations(
         for name, values in found.items():
             values[candidates.index(number), start] = getattr(each, str(name))[:n]
     return found
-
-
-def origins_of(learned: dict[tuple[int, int], Learned]) -> pd.DataFrame:
-    """Return which classes of other runs those of a run began with."""
-    rows = [
-        (number, at, *origin)
-        for (number, _), each in learned.items()
-        for at, origin in enumerate(each.classes)
-    ]
-    names = ["n_classes", "class", "from_n_classes", "from_start", "from_class"]
-    return pd.DataFrame(rows, columns=names)

@@ -77,23 +77,18 @@ def shared_of_classes(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.concatenate(best).min())
 
 
-def agreement_of_starts(
-    assigned: np.ndarray, best: int, n_starts: int | None = None
-) -> tuple[float, float]:
+def agreement_of_starts(assigned: np.ndarray, best: int) -> tuple[float, float]:
     """Return the adjusted Rand index of the best start and the most similar other one.
 
     Also what these two have in common of the class on which they agree least. Both are NaN if
-    there is no other start. A best start from the classes of others resembles them without merit:
-    it is compared with the second most similar one.
+    there is no other start.
 
     Parameters
     ----------
-    assigned : ndarray of int, shape (n, n_observations)
+    assigned : ndarray of int, shape (n_starts, n_observations)
         Most probable classes; -1 for a start that failed.
     best : int
         Number of the best start.
-    n_starts : int, optional
-        Number of starts of their own, the first ones. Default: all.
 
     Examples
     --------
@@ -103,22 +98,17 @@ def agreement_of_starts(
     # imported where it is used: scikit-learn takes a second
     from sklearn.metrics import adjusted_rand_score
 
-    n_starts = len(assigned) if n_starts is None else n_starts
-    others = [k for k in range(n_starts) if k != best and assigned[k, 0] >= 0]
-    rank = 0 if best < n_starts else 1
-    if len(others) <= rank:
+    others = [k for k in range(len(assigned)) if k != best and assigned[k, 0] >= 0]
+    if not others:
         return np.nan, np.nan
-    shared = {k: shared_of_classes(assigned[best], assigned[k]) for k in others}
-    like = sorted(others, key=lambda k: -shared[k])[rank]
-    return float(adjusted_rand_score(assigned[best], assigned[like])), shared[like]
+    shared = [shared_of_classes(assigned[best], assigned[k]) for k in others]
+    like = others[int(np.argmax(shared))]
+    rand = float(adjusted_rand_score(assigned[best], assigned[like]))
+    return rand, max(shared)
 
 
 def candidate_table(
-    scored: xr.Dataset,
-    filled: Mapping[tuple[int, int], int],
-    least: float,
-    most: float,
-    n_starts: int | None = None,
+    scored: xr.Dataset, filled: Mapping[tuple[int, int], int], least: float, most: float
 ) -> tuple[pd.DataFrame, float, int]:
     """Return the table of the candidates, the variance between starts, and which is named.
 
@@ -133,8 +123,6 @@ def candidate_table(
         Share of each class on which starts have to agree.
     most : float
         Share of observations that may lie between classes.
-    n_starts : int, optional
-        Number of starts of their own, the first ones. Default: all.
     """
     series: dict[int, np.ndarray] = {}
     rows: dict[int, dict[str, Any]] = {}
@@ -148,14 +136,13 @@ def candidate_table(
         best = int(np.nanargmax(means))
         series[number] = evidence[best]
         assigned = scored["assigned"].sel(n_classes=number).values
-        rand, shared = agreement_of_starts(assigned, best, n_starts)
-        own = means[:n_starts][known[:n_starts]]
-        if own.size > 1:
-            spread.append(float(own.var(ddof=1)))
+        rand, shared = agreement_of_starts(assigned, best)
+        if known.sum() > 1:
+            spread.append(float(means[known].var(ddof=1)))
         rows[number] = {
             "start": best,
             "log_evidence": float(means[best]),
-            "between_starts": float(np.ptp(own)) if own.size > 1 else np.nan,
+            "between_starts": float(np.ptp(means[known])) if known.sum() > 1 else np.nan,
             "rand": rand,
             "least_class": shared,
             "filled": filled[number, best],

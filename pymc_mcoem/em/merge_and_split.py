@@ -19,15 +19,25 @@ __all__ = ["Chosen", "ClassEvidence", "best_columns", "from_other_runs", "requir
 _ODD = 0.05
 
 
-def require_weights(family: Family) -> None:
-    """Refuse a family whose classes have no weights of which the evidence of one can be freed."""
-    names = family.weight_parameters
-    shapes = [np.shape(family.model[name].get_value()) for name in names]
-    if shapes != [(family.n_classes,)]:
-        raise ValueError(
-            f"merge_and_split: the class weights of {type(family).__name__} are given by "
-            f"{list(names)}; it needs one parameter of shape (n_classes,). Leave it False."
-        )
+def require_weights(families: Mapping[int, Family]) -> tuple[str, ...]:
+    """Return the parameters with a row for each class, of families that differ in their number.
+
+    Raises
+    ------
+    ValueError
+        If class weights are not one parameter of shape (n_classes,), without which the evidence of
+        a class is not known.
+    """
+    for number, family in families.items():
+        names = family.weight_parameters
+        if [np.shape(family.model[name].get_value()) for name in names] != [(number,)]:
+            raise ValueError(
+                f"merge_and_split: the class weights of {type(family).__name__} are given by "
+                f"{list(names)}; it needs one parameter of shape (n_classes,). Leave it False."
+            )
+    # a parameter that all classes share may have as many rows as there are classes, once
+    rows = [set(family.class_parameters) for family in families.values()]
+    return tuple(sorted(set.intersection(*rows)))
 
 
 class ClassEvidence:
@@ -80,58 +90,56 @@ class Chosen:
     Attributes
     ----------
     parameters : dict of str to ndarray
-    classes : tuple of (int, int, int)
-        For each class the number of classes of the run that it is from, the start of that run, and
-        the class there.
+    classes : tuple of (int, int)
+        For each class the number of classes of the run that it is from, and the class there.
     """
 
     parameters: Arrays
-    classes: tuple[tuple[int, int, int], ...]
+    classes: tuple[tuple[int, int], ...]
 
 
 def from_other_runs(
     family: Family,
-    evidence: Mapping[tuple[int, int], np.ndarray],
-    parameters: Mapping[tuple[int, int], Arrays],
+    class_parameters: Sequence[str],
+    evidence: Mapping[int, np.ndarray],
+    parameters: Mapping[int, Arrays],
 ) -> Chosen | None:
-    """Return a start from the classes of runs with one class fewer, as many, and one more.
+    """Return a start from the classes of three runs: with fewer classes, as many, and more.
 
     Parameters
     ----------
     family : Family
         The family to start, of C classes.
-    evidence : mapping of (int, int) to ndarray of shape (n_observations, n_classes)
-        For each number of classes and start, the log-evidence of the same observations under each
-        class before they were learned.
-    parameters : mapping of (int, int) to dict
+    class_parameters : sequence of str
+        Names of the parameters with a row for each class.
+    evidence : mapping of int to ndarray of shape (n_observations, n_classes)
+        For each number of classes, the log-evidence of the same observations under each class
+        before they were learned. A kind with few of the observations, less than a twentieth, does
+        not count: what no class explains is worth as much as what they explain least.
+    parameters : mapping of int to dict
         θ of these runs.
 
     Returns
     -------
     Chosen or None
-        None if the classes that explain the observations best are those of one run with C classes,
+        None if the classes that explain the observations best are those of the run with C classes,
         or if there is no such run.
     """
-    number = family.n_classes
-    explained = {key: rows.max(axis=1).mean() for key, rows in evidence.items()}
-    keys = sorted(
-        (key for key in evidence if abs(key[0] - number) <= 1),
-        key=lambda key: (key[0] != number, -explained[key]),
-    )
-    if not keys or keys[0][0] != number:
+    number, numbers = family.n_classes, sorted(evidence)
+    if number not in numbers:
         return None
-    columns = np.concatenate([evidence[key] for key in keys], axis=1)
-    classes = [(*key, j) for key in keys for j in range(key[0])]
+    at = numbers.index(number)
+    near = [number, *numbers[max(at - 1, 0) : at], *numbers[at + 1 : at + 2]]
+    columns = np.concatenate([evidence[each] for each in near], axis=1)
+    classes = [(each, j) for each in near for j in range(each)]
     best = best_columns(columns, number)
-    chosen = tuple(classes[at] for at in best)
-    runs = {(n, start) for n, start, _ in chosen}
-    if len(runs) == 1 and chosen[0][0] == number:
+    chosen = tuple(classes[column] for column in best)
+    if {each for each, _ in chosen} == {number}:
         return None
     sizes = np.bincount(columns[:, best].argmax(axis=1), minlength=number)
-    # what is not of a class is that of the best run
-    found = {name: value.copy() for name, value in parameters[keys[0]].items()}
-    for name in family.class_parameters:
-        found[name] = np.concatenate([parameters[key][name] for key in keys])[best]
+    found = {name: value.copy() for name, value in parameters[number].items()}
+    for name in class_parameters:
+        found[name] = np.concatenate([parameters[each][name] for each in near])[best]
     found[family.weight_parameters[0]] = (1.0 + sizes) / (number + sizes.sum())
     return Chosen(found, chosen)
 

@@ -14,8 +14,8 @@ import xarray as xr
 from pymc_mcoem.em.candidate_runs import (
     Bench,
     Learned,
+    better_of,
     learn_all,
-    origins_of,
     scored_observations,
 )
 from pymc_mcoem.em.class_count_scores import (
@@ -72,12 +72,12 @@ class ClassCount:
         ``gain`` in nats an observation, and its ``error``.
     origins : DataFrame
         A row for each class of a run that began with the classes of others, if `merge_and_split`:
-        ``n_classes`` and ``class``, and where it came from, ``from_n_classes``, ``from_start`` and
-        ``from_class``.
+        ``n_classes`` and ``start`` of the run; its ``gain`` on the run with its own start, in nats
+        a scored observation, and whether it was therefore ``kept``; the ``class``, and where it
+        came from, ``from_n_classes`` and ``from_class``.
     scored : Dataset
         ``log_evidence``, the most probable class, ``assigned``, and its ``probability``, by
-        ``n_classes``, ``start`` and ``observation``, counted from 1. The last start is the one with
-        the classes of others, if `merge_and_split`.
+        ``n_classes``, ``start`` and ``observation``, counted from 1.
     runs : dict of int to OnlineEM
         The best run of each candidate.
     failures : dict of (int, int) to str
@@ -150,10 +150,11 @@ def choose_classes(
     n_scored : int, optional
         Number of observations, the last ones, that are scored. Default: half of them.
     merge_and_split : bool
-        Whether each candidate has one run more, which starts from classes of the runs with one
-        class fewer, as many, and one more: those that together predicted the observations before
-        the scored ones best. So two classes become one, or one becomes two, where that predicts
-        better. The family needs a parameter of class weights.
+        Whether a second run follows each, which begins with the classes that together explained
+        best the last observations before the scored ones, chosen among those of the runs with the
+        same start that have fewer classes, as many, and more. So two classes become one, or one
+        becomes two, where that predicts better. The better of both runs is kept. The family needs a
+        parameter of class weights.
     least_agreement : float from 0 to 1
         A candidate can be named if two of its starts, one of them the best, have at least this
         share of each class in common. 0: starts need not agree.
@@ -221,8 +222,8 @@ def choose_classes(
     warps, the same shape in two warps is two kinds, and starts may agree on it. Kinds that are rare
     among the `n_start` first observations are missed, as they are if kinds come one after another.
 
-    **Cost.** Learning the stream ``n_starts * len(n_classes)`` times, with `merge_and_split` up to
-    ``len(n_classes)`` times more, and compiling each candidate in each process.
+    **Cost.** Learning the stream ``n_starts * len(n_classes)`` times, up to twice that with
+    `merge_and_split`, and compiling each candidate in each process.
 
     References
     ----------
@@ -274,13 +275,10 @@ def choose_classes(
     words = entropy if isinstance(entropy, list) else [entropy]
     if "exemplars" in first.start_names:
         options.setdefault("start", "exemplars")
-    if merge_and_split:
-        for family in families.values():
-            require_weights(family)
-    begin = len(held) - n_scored
-    bench = Bench(families, held, n_start, begin, options, bool(merge_and_split))
+    rows = require_weights(families) if merge_and_split else None
+    bench = Bench(families, held, n_start, len(held) - n_scored, options, rows)
     bench.driver(next(iter(families)), words, False)  # a wrong option is refused before the work
-    found = learn_all(bench, words, n_starts, executor, progressbar)
+    found, again = learn_all(bench, words, n_starts, executor, progressbar)
     learned = {key: each for key, each in found.items() if isinstance(each, Learned)}
     failures = {key: each for key, each in found.items() if isinstance(each, str)}
     if not learned:
@@ -290,14 +288,17 @@ def choose_classes(
         )
     for (number, start), reason in failures.items():
         _log.warning("Start %d of %d classes dropped out: %s", start, number, reason)
-    n_made = n_starts + bench.merge_and_split
-    scored = scored_observations(learned, list(families), n_made, bench.begin)
+    second = {key: each for key, each in again.items() if isinstance(each, Learned)}
+    for key in again.keys() - second.keys():
+        _log.warning("Start %d of %d classes dropped out, merged and split", *key[::-1])
+    learned, origins = better_of(learned, second)
+    scored = scored_observations(learned, list(families), n_starts, bench.begin)
     filled = {key: each.filled for key, each in learned.items()}
-    table, between, named = candidate_table(scored, filled, least_agreement, most_between, n_starts)
+    table, between, named = candidate_table(scored, filled, least_agreement, most_between)
     runs: dict[int, OnlineEM] = {}
     for number in table.index.tolist():
         start = int(table.loc[number, "start"])
-        run = runs[number] = bench.driver(number, [*words, number, start], progressbar)
+        run = runs[number] = bench.driver(number, learned[number, start].seed, progressbar)
         run.run.history, run.run.state = (
             learned[number, start].history,
             learned[number, start].state,
@@ -309,7 +310,7 @@ def choose_classes(
         winner=runs[named],
         table=table,
         splits=splits_of(table, scored, between),
-        origins=origins_of(learned),
+        origins=origins,
         scored=scored,
         runs=runs,
         failures=failures,

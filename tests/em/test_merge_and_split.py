@@ -9,9 +9,8 @@ import pytest
 import xarray as xr
 
 import pymc_mcoem as mcoem
-from pymc_mcoem.em.class_count_scores import agreement_of_starts
 from pymc_mcoem.em.esteps.exact import Exact
-from pymc_mcoem.em.merge_and_split import ClassEvidence, from_other_runs
+from pymc_mcoem.em.merge_and_split import ClassEvidence, from_other_runs, require_weights
 from pymc_mcoem.em.number_of_classes import choose_classes
 from pymc_mcoem.em.online import OnlineEM
 from tests.helpers.toy_families import EvidentMixture
@@ -40,18 +39,35 @@ def test_a_kind_that_all_starts_miss_is_found_by_splitting_or_merging(rng):
     found = choose_classes(MissesAKind, values, [2, 3, 4], merge_and_split=True, **OPTIONS)
     twice = alone.runs[3].parameters["means"].values
     assert abs(twice[0] - twice[1]) < 0.1
-    assert found.table.loc[3, "start"] == 2
+    assert alone.number == 2
+    assert found.number == 3 and not found.unsure
     means = np.sort(found.runs[3].parameters["means"].values)
     np.testing.assert_allclose(means, [0.0, 6.0, 12.0], atol=0.3)
-    gain = found.table.loc[3, "log_evidence"] - alone.table.loc[3, "log_evidence"]
-    assert gain > 1.0
-    # the other starts are the same runs as without it
-    before = alone.scored["log_evidence"].values
-    np.testing.assert_array_equal(found.scored["log_evidence"].values[:, :2], before)
     origins = found.origins[found.origins["n_classes"] == 3]
-    assert origins["class"].tolist() == [0, 1, 2]
+    assert origins["class"].tolist() == [0, 1, 2] * 2
+    assert origins["start"].tolist() == [0] * 3 + [1] * 3
     assert (origins["from_n_classes"] != 3).any()
+    assert origins["kept"].all()
+    both = alone.scored["log_evidence"], found.scored["log_evidence"]
+    before, after = (each.sel(n_classes=3).mean("observation").values for each in both)
+    np.testing.assert_allclose(origins["gain"].iloc[[0, 3]], after - before)
+    assert (after - before > 1.0).all()
     assert alone.origins.empty
+
+
+def test_runs_are_kept_where_those_from_other_classes_are_not_better(rng):
+    """Two kinds are found by all starts: then runs with two classes are the same."""
+    values = values_of(rng, 2)
+    alone = choose_classes(EvidentMixture, values, [1, 2, 3], **OPTIONS)
+    found = choose_classes(EvidentMixture, values, [1, 2, 3], merge_and_split=True, **OPTIONS)
+    assert found.number == alone.number == 2
+    gains = found.scored["log_evidence"].mean("observation")
+    gains = gains - alone.scored["log_evidence"].mean("observation")
+    assert (gains >= 0).all()
+    for (number, start), rows in found.origins.groupby(["n_classes", "start"]):
+        assert rows["kept"].nunique() == 1
+        same = float(gains.sel(n_classes=number, start=start)) == 0
+        assert same != rows["kept"].iloc[0]
 
 
 def test_its_run_is_an_ordinary_one_in_workers_too(rng, pool):
@@ -94,56 +110,60 @@ def test_the_evidence_is_that_of_each_class_before_the_observation_was_learned(r
         np.testing.assert_array_equal(noted.parameters[name], value)
 
 
-def runs_of(centers):
-    """Return evidence and parameters of runs with classes at these places, by key."""
+def start_of(number, centers, names=("means",)):
+    """Return a start from runs with classes at these places, by number of classes."""
     values = np.repeat([0.0, 6.0, 12.0], 20) + np.tile(np.linspace(-1, 1, 20), 3)
     evidence, parameters = {}, {}
-    for key, places in centers.items():
-        evidence[key] = -0.5 * (values[:, None] - np.array(places)) ** 2
-        parameters[key] = {
-            "weights": np.full(len(places), 1 / len(places)),
+    for each, places in centers.items():
+        evidence[each] = -0.5 * (values[:, None] - np.array(places)) ** 2
+        parameters[each] = {
+            "weights": np.full(each, 1 / each),
             "means": np.array(places),
-            "noise_variance": np.asarray(1.0 + key[1]),
+            "noise_variance": np.asarray(1.0 * each),
         }
-    return evidence, parameters
+    return from_other_runs(EvidentMixture(number), names, evidence, parameters)
 
 
 def test_two_classes_are_merged_and_one_is_split_where_that_explains_more():
-    merged = from_other_runs(
-        EvidentMixture(3), *runs_of({(3, 0): [-1, 1, 9], (4, 0): [0, 5.5, 6.5, 12]})
-    )
-    assert sorted(merged.parameters["means"])[0] == 0 and 12 in merged.parameters["means"]
-    split = from_other_runs(
-        EvidentMixture(3), *runs_of({(3, 0): [-1, 1, 9], (2, 0): [0, 9], (4, 0): [-1, 1, 6, 12]})
-    )
+    merged = start_of(3, {3: [-1, 1, 9], 4: [0, 5.5, 6.5, 12]})
+    assert sorted(merged.parameters["means"]) in ([0, 5.5, 12], [0, 6.5, 12])
+    split = start_of(3, {3: [-1, 1, 9], 2: [0, 9], 4: [-1, 1, 6, 12]})
     assert sorted(split.parameters["means"]) == [0, 6, 12]
-    assert split.parameters["noise_variance"] == 1.0
+    assert split.parameters["noise_variance"] == 3.0
     np.testing.assert_allclose(split.parameters["weights"], 1 / 3)
-    assert sorted(split.classes) == [(2, 0, 0), (4, 0, 2), (4, 0, 3)]
+    assert sorted(split.classes) == [(2, 0), (4, 2), (4, 3)]
 
 
 def test_there_is_no_start_that_is_a_run_already_or_has_no_run_to_begin_with():
-    family = EvidentMixture(3)
-    best = {(3, 0): [-1, 1, 9], (3, 1): [0, 6, 12], (2, 0): [0, 9], (4, 0): [-1, 1, 6.5, 12.5]}
-    assert from_other_runs(family, *runs_of(best)) is None
-    assert from_other_runs(family, *runs_of({(2, 0): [0, 9]})) is None
-    # a class of a run with one more is left out: that is a start of its own
-    left_out = from_other_runs(family, *runs_of({(3, 0): [-1, 1, 9], (4, 0): [0, 6, 12, 40]}))
+    assert start_of(3, {3: [0, 6, 12], 2: [0, 9], 4: [-1, 1, 6.5, 12.5]}) is None
+    assert start_of(3, {2: [0, 9]}) is None
+    # a class of a run with more is left out: that is a start of its own
+    left_out = start_of(3, {3: [-1, 1, 9], 4: [0, 6, 12, 40]})
     assert sorted(left_out.parameters["means"]) == [0, 6, 12]
-    # and classes of runs far from this number are not looked at
-    far = {(3, 0): [-1, 1, 9], (5, 0): [0, 6, 12, 40, 50]}
-    assert from_other_runs(family, *runs_of(far)) is None
 
 
-def test_a_best_start_from_the_classes_of_others_needs_two_that_agree():
-    first, second = np.arange(100) % 4, np.arange(100) % 4 // 2
-    copied = first.copy()
-    assert agreement_of_starts(np.stack([first, second, copied]), 2)[1] == 1.0
-    assert agreement_of_starts(np.stack([first, second, copied]), 2, 2)[1] < 0.6
-    assert agreement_of_starts(np.stack([first, first, copied]), 2, 2) == (1.0, 1.0)
-    # nor does it count for others
-    assert agreement_of_starts(np.stack([first, second, copied]), 0, 2)[1] < 0.6
-    assert np.isnan(agreement_of_starts(np.stack([first, second * 0 - 1, copied]), 2, 2)).all()
+def test_neighbors_are_the_next_candidates():
+    assert start_of(3, {1: [6], 3: [-1, 1, 9], 5: [0, 6, 12, 40, 50]}) is not None
+    near = {3: [-1, 1, 9], 4: [-1, 1, 9, 40], 5: [0, 6, 12, 40, 50]}
+    assert start_of(3, near) is None
+
+
+def test_a_parameter_that_classes_share_stays_though_it_is_as_long(rng):
+    class Shared(EvidentMixture):
+        def __init__(self, n_classes):
+            super().__init__(n_classes)
+            with pm.Model() as self.model:
+                weights = pm.Data("weights", np.full(n_classes, 1 / n_classes))
+                means = pm.Data("means", np.zeros(n_classes))
+                shared = pm.Data("shared", np.array([10.0, 20.0, 30.0]))
+                value = pm.Data("value", 0.0)
+                self.class_index = pm.Categorical("k", p=weights)
+                pm.Normal("y", means[self.class_index], shared.sum(), observed=value)
+            self.statistics = {"value": value}
+
+    families = {number: Shared(number) for number in (2, 3, 4)}
+    assert "shared" in families[3].class_parameters
+    assert require_weights(families) == ("means",)
 
 
 def test_a_family_without_a_parameter_of_weights_is_refused():
@@ -170,21 +190,21 @@ def test_all_rows_of_a_class_of_templates_come_along(rng):
             (4, 4), n_classes, n_landmarks=2, noise="class", covariance="full"
         )
 
-    parameters = {}
-    for number in (2, 3, 4):
-        theta = make(number).declared_parameters()
-        parameters[number, 0] = {name: rng.uniform(size=v.shape) for name, v in theta.items()}
-    evidence = {key: np.full((12, key[0]), -50.0) for key in parameters}
-    for rows, key, at in (
-        (slice(0, 3), (3, 0), 1),
-        (slice(3, 7), (4, 0), 3),
-        (slice(7, 12), (2, 0), 0),
-    ):
-        evidence[key][rows, at] = 0.0
-    found = from_other_runs(make(3), evidence, parameters)
-    assert sorted(found.classes) == [(2, 0, 0), (3, 0, 1), (4, 0, 3)]
-    for at, (number, start, own) in enumerate(found.classes):
+    families = {number: make(number) for number in (2, 3, 4)}
+    rows = require_weights(families)
+    parameters = {
+        number: {
+            name: rng.uniform(size=value.shape)
+            for name, value in family.declared_parameters().items()
+        }
+        for number, family in families.items()
+    }
+    evidence = {number: np.full((12, number), -50.0) for number in parameters}
+    evidence[3][:3, 1] = evidence[4][3:7, 3] = evidence[2][7:, 0] = 0.0
+    found = from_other_runs(families[3], rows, evidence, parameters)
+    assert sorted(found.classes) == [(2, 0), (3, 1), (4, 3)]
+    for at, (number, own) in enumerate(found.classes):
         for name in ("templates", "deformation_covariance", "noise_variance"):
-            row = parameters[number, start][name][own]
+            row = parameters[number][name][own]
             np.testing.assert_array_equal(found.parameters[name][at], row)
         assert found.parameters["weights"][at] == (1 + {3: 3, 4: 4, 2: 5}[number]) / 15
