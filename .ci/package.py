@@ -77,13 +77,13 @@ def require_same_version() -> None:
     """End if the version is not the changelog's, or not that of the commit's tag."""
     version = PROJECT["version"]
     sections = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
-    if not {version, "Unreleased"} & set(sections[:1]):
+    if sections[:1] != [version]:
         sys.exit(f"CHANGELOG.md begins with {sections[:1]}; pyproject.toml has {version}.")
     asked = ["git", "tag", "--points-at", "HEAD"]
     tags = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     wrong = [tag for tag in tags.split() if tag.startswith("v") and tag != f"v{version}"]
-    if wrong or (tags.split() and sections[0] != version):
-        sys.exit(f"tag {tags.split()}: pyproject.toml has {version}, CHANGELOG.md {sections[:1]}.")
+    if wrong:
+        sys.exit(f"tag {wrong}: pyproject.toml and CHANGELOG.md have {version}.")
 
 
 def use(python: str, package: Path, options: list[str]) -> None:

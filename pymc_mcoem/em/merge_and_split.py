@@ -125,11 +125,11 @@ def from_other_runs(
         None if the classes that explain the observations best are those of the run with C classes,
         or if there is no such run.
     """
-    number, numbers = family.n_classes, sorted(evidence)
-    if number not in numbers:
+    number, candidates = family.n_classes, sorted(evidence)
+    if number not in candidates:
         return None
-    at = numbers.index(number)
-    near = [number, *numbers[max(at - 1, 0) : at], *numbers[at + 1 : at + 2]]
+    at = candidates.index(number)
+    near = [number, *candidates[max(at - 1, 0) : at], *candidates[at + 1 : at + 2]]
     columns = np.concatenate([evidence[each] for each in near], axis=1)
     classes = [(each, j) for each in near for j in range(each)]
     best = best_columns(columns, number)
