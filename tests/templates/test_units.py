@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import cloudpickle
@@ -105,6 +106,21 @@ def test_templates_are_the_same_in_every_unit(unit, start):
         np.testing.assert_allclose(other[name], unit**power * one[name], rtol=1e-6)
     for name in ("weights", "deformation_variance"):
         np.testing.assert_allclose(other[name], one[name], rtol=1e-6)
+
+
+def test_a_run_goes_on_with_a_mixture_kept_beside_it(rng, tmp_path):
+    """Its size and sign were taken from curves that need not be at hand any more."""
+    curves = beats(rng, 300.0)
+    mixture = mixture_of(curves)
+    em = OnlineEM(mixture, n_start=10, random_seed=1, progressbar=False).partial_fit(curves)
+    em.save(tmp_path / "run.nc")
+    kept = pickle.loads(pickle.dumps(mixture))
+    loaded = OnlineEM.load(tmp_path / "run.nc", kept)
+    more = beats(rng, 300.0)
+    one, other = (each.partial_fit(more[:2]).parameters for each in (em, loaded))
+    np.testing.assert_array_equal(one["templates"], other["templates"])
+    with pytest.raises(ValueError, match="of another family"):
+        OnlineEM.load(tmp_path / "run.nc", mixture_of(more))
 
 
 def test_priors_in_another_unit():
