@@ -59,7 +59,8 @@ def read_curves(
     points : array_like of shape (n_points,), optional
         Points of arrays, which have none of their own. Default: counts from zero.
     units : mapping of str to str, optional
-        Units by name, as ``{"time": "ms", "potential": "mV"}``.
+        Units by name, as ``{"time": "ms", "potential": "mV"}``. Channels may have their own, by
+        label, as ``{"knee": "°", "force": "N"}``.
     channel : str, optional
         Name of the dim of channels, ``channel`` by default.
 
@@ -320,18 +321,26 @@ def _on_grid(values: np.ndarray, labels: Any, points: Any, names: _Names) -> xr.
 
 def _with_units(found: xr.DataArray, units: Mapping[str, str] | None) -> xr.DataArray:
     given = dict(units or {})
+    name, over = str(found.name or "value"), None
     if "part" in found.dims:
-        own = [str(found["part"].values[0]), str(found.name or "value")]
-        of_time, of_values = (given.get(name, "") for name in own)
-        of_parts = [of_time, *[of_values] * (found.sizes["part"] - 1)]
-        found = found.assign_attrs(units=of_parts)
+        axis, *channels = [str(label) for label in found["part"].values]
     else:
-        own = [str(found.dims[1]), str(found.name or "value")]
-        if own[0] in given:
-            found[own[0]].attrs["units"] = given[own[0]]
-        if own[1] in given:
-            found = found.assign_attrs(units=given[own[1]])
-    unknown = sorted(set(given) - set(own))
+        axis, channels = str(found.dims[1]), []
+        if found.ndim == 3:
+            over = str(found.dims[2])
+            channels = [str(label) for label in found[over].values]
+    known = [*dict.fromkeys([axis, name, *channels])]
+    unknown = sorted(set(given) - set(known))
     if unknown:
-        raise ValueError(f"units: got {unknown}; the names here are {own}.")
+        raise ValueError(f"units: got {unknown}; the names here are {known}.")
+    of_values = given.get(name, "")
+    of_channels = [given.get(label, of_values) for label in channels]
+    if over is None and channels:
+        return found.assign_attrs(units=[given.get(axis, ""), *of_channels])
+    if axis in given:
+        found[axis].attrs["units"] = given[axis]
+    if name in given:
+        found = found.assign_attrs(units=of_values)
+    if over is not None and set(channels) & set(given):
+        found = found.assign_coords({f"{over}_units": (over, of_channels)})
     return found

@@ -23,7 +23,14 @@ from pymc_mcoem.plots.drawing import (
     is_color,
     shade_levels,
 )
-from pymc_mcoem.plots.layers import Layers, labels, make_grid, plain_label, with_unit
+from pymc_mcoem.plots.layers import (
+    Layers,
+    labels,
+    make_grid,
+    plain_label,
+    with_unit,
+    with_unit_of_channel,
+)
 from pymc_mcoem.validation import is_whole
 
 __all__ = ["plot_registration"]
@@ -238,6 +245,9 @@ def _curve_panels(
     titles = {"warp": "warp", "aligned": "aligned on the common clock"}
     time = with_unit(found[age], age)
     value = with_unit(found["template_mean"], "value")
+    chosen = [str(each) for each in found.coords if f"{each}_units" in found.coords]
+    if chosen:
+        value = with_unit_of_channel(found, chosen[0], found[chosen[0]].item())
     lines = "solid: warped template; dashed: template"
     below = {
         "data": f"{time}\n({'line: warped template' if templates is None else lines})",

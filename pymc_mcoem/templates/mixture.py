@@ -74,7 +74,7 @@ class TemplateMixture(RegisteringFamily):
         Labels along those axes; None for counts from zero.
     units : mapping of str to str, optional
         Units by name, of the axes and, under one name more, of the values, as ``{"time": "ms",
-        "potential": "mV"}``. Results and plots have them.
+        "potential": "mV"}``. Channels may have their own, by label. Results and plots have them.
     channels : int, sequence, mapping, or None, default None
         Several values at each point, moved by one warp, as the colors of a pixel or the leads of
         an ECG: their number, or their labels, or either under the name of their axis, as

@@ -12,8 +12,9 @@ import xarray as xr
 
 from pymc_mcoem.datasets import read_curves
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.plots import plot_templates
+from pymc_mcoem.plots import plot_registration, plot_template_history, plot_templates
 from pymc_mcoem.templates import TemplateMixture
+from tests.helpers.histories import path_of
 
 PLACES = np.arange(0.0, 120.0, 20.0)
 VALUES = np.arange(18.0).reshape(3, 6) ** 2
@@ -90,7 +91,7 @@ def test_scikit_fda_itself():
     skfda = pytest.importorskip("skfda")
     named = {"argument_names": ("ms",), "coordinate_names": ("mV",)}
     grid = skfda.FDataGrid(VALUES, PLACES, **named)
-    # which does not keep the names of a grid
+    # from_fdatagrid does not keep the names of a grid
     irregular = skfda.FDataIrregular.from_fdatagrid(grid, **named)
     for given in (grid, irregular):
         np.testing.assert_array_equal(read_curves(given), VALUES)
@@ -117,6 +118,37 @@ def test_units_belong_to_names():
     assert found.attrs == {"units": "millivolts"}
     with pytest.raises(ValueError, match=r"units: got \['s'\]; the names here are"):
         read_curves(VALUES, units={"s": "seconds"})
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_channels_have_units_of_their_own(is_sparse, rng):
+    """From a table to the plots, on one grid and on points of each curve."""
+    who = np.repeat(range(30), 6)
+    times = rng.uniform(0, 600, size=180) if is_sparse else np.tile(PLACES, 30)
+    table = pd.DataFrame({"who": who, "ms": times, "II": rng.normal(size=180)})
+    table["V1"] = 100 * table["II"]
+    given = {"curve": "who", "time": "ms", "value": ["II", "V1"], "channel": "lead"}
+    curves = read_curves(table, **given, units={"ms": "ms", "II": "mV", "V1": "µV"})
+    if not is_sparse:
+        assert curves[:5]["lead_units"].values.tolist() == ["mV", "µV"]
+        assert read_curves(curves, channel="lead", time="ms").equals(curves)
+    mixture = TemplateMixture.for_curves(curves, n_classes=1, n_landmarks=8, n_warp_kernels=2)
+    theta = mixture.parameters
+    drawn = plot_templates(theta, mixture, backend="none").viz
+    titles = [each["string"] for each in np.ravel(drawn["title"]["template"])]
+    assert titles == ["lead II (mV)", "lead V1 (µV)"]
+    assert drawn["xlabel"]["template"].values.flat[0]["string"] == "ms (ms)"
+    history = path_of(theta, rng, n=3)
+    drawn = plot_template_history(history, mixture, backend="none").viz
+    titles = [each["string"] for each in np.ravel(drawn["title"]["template"])]
+    assert titles == ["class 0, lead II (mV)", "class 0, lead V1 (µV)"]
+
+    found = mixture.register(curves[0], theta, draws=5, tune=5)
+    assert found["aligned_mean"].sel(lead="V1")["lead_units"].item() == "µV"
+    drawn = plot_registration(found.sel(lead="V1"), backend="none").viz
+    assert np.ravel(drawn["ylabel"]["registration"])[0]["string"] == "lead V1 (µV)"
+    with pytest.raises(ValueError, match=r"got \['V2'\]; the names here are"):
+        read_curves(table, **given, units={"V2": "mV"})
 
 
 def test_from_a_table_to_templates_in_three_lines(rng):
