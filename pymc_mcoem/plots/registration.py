@@ -326,10 +326,11 @@ def _axes(registration: Any) -> tuple[str, ...]:
             "registration: has no dimension 'class'; to draw one class keep the dimension, and "
             "name the class in coords, as {'class': [0]}."
         )
-    if "observation" in registration.dims:
+    over = registration["template_mean"].dims[0]
+    if over != "class":
         raise ValueError(
-            f"registration: has {registration.sizes['observation']} observations; choose one, as "
-            "registration.isel(observation=0)."
+            f"registration: has {registration.sizes[over]} observations; choose one, as "
+            f"registration.isel({over}=0)."
         )
     axes = tuple(str(dim) for dim in registration["template_mean"].dims if dim != "class")
     channels = [dim for dim in axes if dim not in registration["warp_mean"].dims]
