@@ -58,8 +58,14 @@ TABLES = {
     "long, in any order": lambda: named(long_table(slice(None, None, -1)), curve="who")[::-1],
     "wide": lambda: read_curves(WIDE, value="mV"),
     "wide, with times as text": lambda: named(WIDE.set_axis(PLACES.astype(str), axis=1)),
+    "wide, with a column of labels": lambda: named(
+        WIDE.rename_axis(index="who").reset_index(), curve="who"
+    ),
+    "long, by index": lambda: named(long_table().set_index(["who", "ms"]), curve="who"),
+    "long, a series": lambda: named(long_table().set_index(["who", "ms"])["mV"], curve="who"),
     "labeled": lambda: read_curves(LABELED),
     "labeled, turned": lambda: read_curves(LABELED.T[::-1], time="ms"),
+    "labeled, times before curves": lambda: read_curves(LABELED.T),
     "dataset": lambda: read_curves(xr.Dataset({"mV": LABELED}), value="mV"),
     "pairs": lambda: named([(PLACES, row) for row in VALUES]),
     "pairs by label": lambda: named({str(row[1]): (PLACES, row) for row in VALUES}),
@@ -82,9 +88,42 @@ def test_all_give_the_same_curves(kind):
 
 
 def test_labels_of_curves_are_kept():
-    for found in (read_curves(WIDE), read_curves(long_table(), curve="who", **NAMES)):
+    with_labels = WIDE.rename_axis(index="who").reset_index()
+    for found in (
+        read_curves(WIDE),
+        read_curves(with_labels, curve="who"),
+        read_curves(long_table(), curve="who", **NAMES),
+    ):
         assert found[found.dims[0]].values.tolist() == ["a", "b", "c"]
     assert read_curves(long_table(), curve="who", **NAMES).dims[0] == "who"
+
+
+def test_curves_run_along_time_unless_it_is_told():
+    turned = xr.DataArray(VALUES.T, dims=("time", "beat"))
+    assert read_curves(turned).dims == ("beat", "time")
+    assert read_curves(turned.rename(time="point")).dims == ("beat", "point")
+    assert read_curves(turned, time="beat").dims == ("time", "beat")
+    # numbers of curves are no times, and of two dims with labels the last is that of times
+    numbered = xr.DataArray(VALUES, {"beat": [1, 2, 3]}, ("beat", "ms"))
+    assert read_curves(numbered).dims == ("beat", "ms")
+    assert read_curves(LABELED.T.assign_coords(beat=[0.5, 1.5, 2.5])).dims == ("ms", "beat")
+
+
+DATES = pd.Timestamp("2020-01-01", tz="UTC") + pd.to_timedelta(PLACES, unit="ms")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: named(long_table().assign(ms=[*DATES] * 3), curve="who"),
+        lambda: named([(DATES - DATES[0], row) for row in VALUES]),
+        lambda: named(WIDE.set_axis(DATES, axis=1)),
+        lambda: read_curves(LABELED.assign_coords(ms=pd.to_timedelta(PLACES, unit="ms"))),
+    ],
+)
+def test_dates_are_told_how_to_become_numbers(read):
+    with pytest.raises(ValueError, match=r"has dates or durations, .* / pd.Timedelta\('1s'\)"):
+        read()
 
 
 def test_scikit_fda_itself():
@@ -192,12 +231,12 @@ def test_from_a_table_to_templates_in_three_lines(rng):
         (
             lambda: read_curves([[[1, 2], [3, 4]]]),
             ValueError,
-            r"\(times, values\), as tuples",
+            r"as tuples, \[\(times, values\) for",
         ),
         (
             lambda: read_curves([np.array([PLACES, row]) for row in VALUES]),
             ValueError,
-            r"\(times, values\), as tuples",
+            r"as tuples, \[\(times, values\) for",
         ),
         (lambda: read_curves(functions(dim_domain=2)), ValueError, "functions of 2 arguments"),
     ],
