@@ -361,7 +361,7 @@ def _grid(
 def _offset(offset: Any) -> float | None:
     if offset is None:
         return None
-    if not (is_number(offset) and 0 < offset <= LARGEST_OFFSET):
+    if isinstance(offset, bool) or not (is_number(offset) and 0 < offset <= LARGEST_OFFSET):
         raise ValueError(
             f"offset is {offset!r}; give its standard deviation in those of the noise, above 0 and "
             f"up to {LARGEST_OFFSET:g}, such as 10, or None."
