@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from pymc_mcoem.datasets import read_curves
 from pymc_mcoem.templates import DisplacementField, GaussianBasis, TemplateMixture
 from pymc_mcoem.templates.alignment import GridFrame
 from pymc_mcoem.templates.register import _labeled
@@ -216,5 +217,8 @@ def test_aligned_curves_are_scikit_fdas(toy):
     mixture, theta, curves = toy
     found = mixture.register(curves, theta, **FEW)
     aligned = found["aligned_mean_averaged"].dropna("time")
-    grid = skfda.FDataGrid(aligned.values, aligned["time"].values)
+    names = {"argument_names": ["time (ms)"], "coordinate_names": ["potential (mV)"]}
+    grid = skfda.FDataGrid(aligned.values, aligned["time"].values, **names)
     np.testing.assert_array_equal(grid.data_matrix[..., 0], aligned)
+    again = read_curves(grid)
+    assert (again.dims[1], again.name) == ("time (ms)", "potential (mV)")
