@@ -10,7 +10,7 @@ import numpy as np
 import pymc as pm
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_mcoem.carlin_chib.chain_fits import ChainFits
@@ -231,6 +231,7 @@ class Chain(WithSamplingState):
         else:
             swept, bad = sweep(index := before, position)
         if bad.any():
+            _require_finite_data(density.model)
             raise ValueError(
                 "initvals: the log-density is not finite for any class at "
                 f"{density.index_value.name} = {index}; start the chain where the model has "
@@ -307,14 +308,33 @@ class Chain(WithSamplingState):
         return due and self.n_steps <= 0.75 * self.n_tune
 
 
+def _require_finite_data(model: pm.Model) -> None:
+    """Raise an error that names observed data with infinite values, if there are some."""
+    for rv in model.observed_RVs:
+        for variable in ancestors([model.rvs_to_values[rv]]):
+            value = _array_of(variable)
+            if value is not None and (places := np.argwhere(np.isinf(value))).size:
+                raise ValueError(
+                    f"observed: {rv.name} has inf at index {places[0].tolist()}, where no "
+                    "class has a density; drop such values."
+                )
+
+
+def _array_of(variable: Variable) -> np.ndarray | None:
+    """Return the real numbers that a constant or shared variable of a graph holds."""
+    if not isinstance(variable, (Constant, SharedVariable)):
+        return None
+    value = variable.data if isinstance(variable, Constant) else variable.get_value()
+    return value if isinstance(value, np.ndarray) and value.dtype.kind == "f" else None
+
+
 def _but_for_nan(model: pm.Model) -> str:
     """Return what to do about arrays of a model that hold NaN; nothing if none does."""
     found = []
     for variable in ancestors([*model.basic_RVs, *model.potentials, *model.rvs_to_values.values()]):
-        if isinstance(variable, (Constant, SharedVariable)):
-            value = variable.data if isinstance(variable, Constant) else variable.get_value()
-            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and np.isnan(value).any():
-                found.append(variable.name or f"an array of shape {value.shape}")
+        value = _array_of(variable)
+        if value is not None and np.isnan(value).any():
+            found.append(variable.name or f"an array of shape {value.shape}")
     if not found:
         return ""
     return f", and drop or fill in the NaN in {', '.join(found)}"

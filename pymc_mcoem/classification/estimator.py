@@ -20,7 +20,7 @@ from pymc_mcoem.em.passes import Passes
 from pymc_mcoem.interrupts import deferred, require_own_fault
 from pymc_mcoem.runs.failed_records import refusal
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
-from pymc_mcoem.templates.curves import BANDWIDTH, curve_priors
+from pymc_mcoem.templates.curves import BANDWIDTH, FIRST, CurveSource, curve_priors
 from pymc_mcoem.templates.images import template_images
 from pymc_mcoem.templates.mixture import TemplateMixture
 from pymc_mcoem.templates.register import seed_of
@@ -56,8 +56,8 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     make_mixture : callable or None
         Returns the `TemplateMixture` for a number of classes, as
         ``lambda n_classes: TemplateMixture.for_curves(ages, n_classes)``. Then `shape` is not used.
-        Default: `TemplateMixture.for_images` with the shape, or for curves a mixture without scales
-        and with real coefficients.
+        Default: `TemplateMixture.for_images` with the shape, or a mixture of curves without scales;
+        its priors have the unit of X, and templates of curves are nowhere negative if X is not.
     n_passes : int, default 1
         Passes over X that `fit` learns from, each in its own random order.
     em_options : mapping or None
@@ -88,8 +88,8 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     -----
     Results of a row depend on the seed and the row alone, not on other rows. The cost of
     `predict` is a burst for each row, that of `transform` a burst for each row and class. The
-    first call compiles, for some ten seconds; clones with the same `make_mixture`, `shape` and
-    `n_classes` compile nothing. Known labels `y` are not used; `OnlineEM.partial_fit` takes them.
+    first call compiles, for some ten seconds; clones with the same `make_mixture` and `n_classes`
+    compile nothing. Known labels `y` are not used; `OnlineEM.partial_fit` takes them.
 
     Examples
     --------
@@ -295,13 +295,15 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 "make_mixture: its curves have points of their own, which rows of X do not have; "
                 "leave out own_points."
             )
+        rows = values.reshape(len(values), *mixture.settings.value_shape)
+        if self.make_mixture is None:
+            mixture = _in_unit_of(rows, mixture)
         given: dict[str, Any] = {
             "e_step": self.e_step,
             "random_seed": self.random_seed,
             "progressbar": self.progressbar,
         }
-        em = OnlineEM(mixture, **given | dict(self.em_options or {}))
-        return em, values.reshape(len(values), *mixture.settings.value_shape)
+        return OnlineEM(mixture, **given | dict(self.em_options or {})), rows
 
     def _keep(self, em: OnlineEM) -> Self:
         """Take over a run that has learned."""
@@ -371,8 +373,24 @@ def _mixture(
     return _curves(shape[0], n_classes)
 
 
+def _in_unit_of(rows: np.ndarray, mixture: TemplateMixture) -> TemplateMixture:
+    """Return a default mixture with priors in the unit of rows, and for curves of their sign."""
+    settings = mixture.settings
+    # not the first ones: rows may be sorted by their kind
+    some = rows[:: 1 + (len(rows) - 1) // FIRST]
+    some = some.reshape(len(some), len(settings.points), *settings.channel_shape)
+    source = CurveSource(settings.points, first=some)
+    if len(settings.grid_shape) > 1:
+        # where no image has a pixel, templates stay dark
+        priors = source.fit_priors(mixture.priors, settings.basis, "nonnegative", False)
+        return mixture.with_classes(mixture.n_classes, priors=priors)
+    sign = source.coefficients
+    priors = source.fit_priors(mixture.priors, settings.basis, sign, False)
+    return mixture.with_classes(mixture.n_classes, coefficients=sign, priors=priors)
+
+
 def _curves(n_points: int, n_classes: int) -> TemplateMixture:
-    """Return a mixture of curves at the points 0, 1, ..., without scales.
+    """Return a mixture of curves of the order of one at the points 0, 1, ..., without scales.
 
     Unlike `TemplateMixture.for_curves` it takes two or three points, which hardly show a warp.
     """

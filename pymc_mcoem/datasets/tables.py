@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,8 @@ def read_curves(
 
         - a DataFrame with a row for each measurement, a *long* table, with `curve`, `time` and
           `value`;
-        - a DataFrame with a row for each curve and a column for each point, named by numbers;
+        - a DataFrame with a row for each curve and a column for each point, named by numbers, and
+          if `curve` names one, a column of labels;
         - a DataArray of two dims, or of three, if one of them is that of channels, or a Dataset
           with `value`;
         - pairs ``(times, values)``, of any lengths, in a list or in a mapping by label, with values
@@ -52,14 +53,16 @@ def read_curves(
         curves' dim, ``curve`` by default.
     time : str, optional
         Column of a long table with the points, or dim of a DataArray along which curves run, by
-        default its last. Otherwise the name of the axis, ``time`` by default.
+        default ``time`` or ``point``, the one whose labels are floats that increase if the other
+        has none, or the last. Otherwise the name of the axis, ``time`` by default.
     value : str or list of str, optional
         Column of a long table, or variable of a Dataset, with the values; several of them are
         channels. Otherwise their name.
     points : array_like of shape (n_points,), optional
         Points of arrays, which have none of their own. Default: counts from zero.
     units : mapping of str to str, optional
-        Units by name, as ``{"time": "ms", "potential": "mV"}``.
+        Units by name, as ``{"time": "ms", "potential": "mV"}``. Channels may have their own, by
+        label, as ``{"knee": "°", "force": "N"}``.
     channel : str, optional
         Name of the dim of channels, ``channel`` by default.
 
@@ -96,6 +99,9 @@ def read_curves(
     >>> both.dims, both.angle.values.tolist()
     (('walk', '%', 'angle'), ['knee', 'hip'])
     """
+    levels = getattr(getattr(table, "index", None), "names", ())
+    if len(levels) > 1 and (table.ndim == 1 or {curve, time} & {*levels} - {None}):
+        table = table.reset_index()
     several = None if value is None or isinstance(value, str) else [str(each) for each in value]
     names: _Names = {"curve": curve, "time": time, "value": None if several else value}
     names |= {"channel": channel, "channels": several}
@@ -131,7 +137,7 @@ def _of_labeled(given: xr.DataArray, names: _Names, points: Any) -> xr.DataArray
     channel = names["channel"] or "channel"
     has_channels = given.ndim == 3 and channel in given.dims
     others = [dim for dim in given.dims if not has_channels or dim != channel]
-    axis = names["time"] or others[-1]
+    axis = names["time"] or _axis_of(given, others)
     if axis not in others or len(others) != 2:
         raise ValueError(
             f"table has the dims {given.dims}; give two, curves and {axis!r}, and of several "
@@ -139,10 +145,35 @@ def _of_labeled(given: xr.DataArray, names: _Names, points: Any) -> xr.DataArray
         )
     (over,) = (dim for dim in others if dim != axis)
     found = given.transpose(over, axis, *([channel] if has_channels else []))
+    if axis in found.coords:
+        _refuse_dates(str(axis), found[axis])
     if points is not None or axis not in found.coords:
         places = np.arange(found.sizes[axis]) if points is None else points
         found = found.assign_coords({axis: as_numbers("points", places)})
     return found.sortby(axis).rename(names["value"] or given.name)
+
+
+def _axis_of(given: xr.DataArray, dims: list[Hashable]) -> Hashable:
+    """Return the dim along which curves run, where it is not told."""
+    called = [dim for dim in dims if dim in ("time", "point")]
+    labeled = [dim for dim in dims if dim in given.coords]
+    if len(called) == 1:
+        return called[0]
+    # numbers of curves are whole
+    if len(labeled) == 1 and given[labeled[0]].dtype.kind == "f":
+        places = given[labeled[0]].values
+        return labeled[0] if (np.diff(places) > 0).all() else dims[-1]
+    return dims[-1]
+
+
+def _refuse_dates(name: str, times: Any) -> None:
+    kind = times.dtype if hasattr(times, "dtype") else np.asarray(times).dtype
+    if kind.kind in "mM":
+        raise ValueError(
+            f"{name} has dates or durations, {kind}; give numbers, as (times - first) / "
+            "pd.Timedelta('1s') with the first time of each curve, or durations / "
+            "pd.Timedelta('1s')."
+        )
 
 
 def _of_table(table: Any, names: _Names) -> xr.DataArray:
@@ -160,14 +191,18 @@ def _of_table(table: Any, names: _Names) -> xr.DataArray:
         groups = list(table.groupby(names["curve"], sort=False))
         pairs = [(group[names["time"]], group[of_values]) for _, group in groups]
         return _together(pairs, [label for label, _ in groups], names)
+    if names["curve"] in columns and names["time"] not in columns:
+        table = table.set_index(names["curve"])
+    _refuse_dates("table.columns", table.columns)
     try:
-        points = np.array([float(column) for column in columns])
+        points = np.array([float(column) for column in table.columns])
     except (TypeError, ValueError):
         raise ValueError(
             f"table has the columns {columns}, which are no points; of a table with a row for each "
             "measurement name three, curve=, time= and value= (got "
             f"{[names['curve'], names['time'], names['value']]}), of one "
-            "with a row for each curve give the columns of points alone."
+            "with a row for each curve give the columns of points alone, and one of labels as "
+            "curve=."
         ) from None
     completed: _Names = {
         **names,
@@ -221,7 +256,8 @@ def _of_list(given: Sequence[Any], names: _Names, points: Any) -> xr.DataArray:
     if any(row.ndim != 1 for row in rows):
         raise ValueError(
             f"table has curves of shapes {sorted({np.shape(each) for each in given})[:3]}; give "
-            "pairs (times, values), as tuples, with values (n_times, n_channels)."
+            "pairs (times, values), as tuples, [(times, values) for times, values in table], with "
+            "values (n_times, n_channels)."
         )
     longest = max(map(len, rows))
     filled = [np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows]
@@ -256,6 +292,7 @@ def _together(pairs: Sequence[Any], labels: Sequence[Any], names: _Names) -> xr.
     """Return curves of points and values, on one grid or on points of their own."""
     found = []
     for label, (times, values) in zip(labels, pairs, strict=True):
+        _refuse_dates("times", times)
         places, heights = as_numbers("times", times), as_numbers("values", values)
         if places.shape != heights.shape[:1] or places.ndim != 1 or heights.ndim > 2:
             raise ValueError(
@@ -320,18 +357,26 @@ def _on_grid(values: np.ndarray, labels: Any, points: Any, names: _Names) -> xr.
 
 def _with_units(found: xr.DataArray, units: Mapping[str, str] | None) -> xr.DataArray:
     given = dict(units or {})
+    name, over = str(found.name or "value"), None
     if "part" in found.dims:
-        own = [str(found["part"].values[0]), str(found.name or "value")]
-        of_time, of_values = (given.get(name, "") for name in own)
-        of_parts = [of_time, *[of_values] * (found.sizes["part"] - 1)]
-        found = found.assign_attrs(units=of_parts)
+        axis, *channels = [str(label) for label in found["part"].values]
     else:
-        own = [str(found.dims[1]), str(found.name or "value")]
-        if own[0] in given:
-            found[own[0]].attrs["units"] = given[own[0]]
-        if own[1] in given:
-            found = found.assign_attrs(units=given[own[1]])
-    unknown = sorted(set(given) - set(own))
+        axis, channels = str(found.dims[1]), []
+        if found.ndim == 3:
+            over = str(found.dims[2])
+            channels = [str(label) for label in found[over].values]
+    known = [*dict.fromkeys([axis, name, *channels])]
+    unknown = sorted(set(given) - set(known))
     if unknown:
-        raise ValueError(f"units: got {unknown}; the names here are {own}.")
+        raise ValueError(f"units: got {unknown}; the names here are {known}.")
+    of_values = given.get(name, "")
+    of_channels = [given.get(label, of_values) for label in channels]
+    if over is None and channels:
+        return found.assign_attrs(units=[given.get(axis, ""), *of_channels])
+    if axis in given:
+        found[axis].attrs["units"] = given[axis]
+    if name in given:
+        found = found.assign_attrs(units=of_values)
+    if over is not None and set(channels) & set(given):
+        found = found.assign_coords({f"{over}_units": (over, of_channels)})
     return found

@@ -29,6 +29,7 @@ __all__ = [
     "make_wrap",
     "plain_label",
     "with_unit",
+    "with_unit_of_channel",
     "write",
 ]
 
@@ -307,6 +308,22 @@ def with_unit(values: xr.DataArray, name: str) -> str:
     """
     called, unit = values.attrs.get("long_name", name), values.attrs.get("units", "")
     return f"{called} ({unit})" if unit else str(called)
+
+
+def with_unit_of_channel(values: xr.DataArray | xr.Dataset, axis: str, label: Any) -> str:
+    """Return the axis and the label of a channel, with its unit if it has one of its own.
+
+    Examples
+    --------
+    >>> coords = {"lead": ["II", "V1"], "lead_units": ("lead", ["mV", "µV"])}
+    >>> with_unit_of_channel(xr.DataArray([0.0, 0.0], coords, "lead"), "lead", "V1")
+    'lead V1 (µV)'
+    """
+    units = values.coords.get(f"{axis}_units")
+    if units is None:
+        return f"{axis} {label}"
+    unit = units.sel({axis: label}) if units.ndim else units
+    return f"{axis} {label} ({unit.item()})" if unit.item() else f"{axis} {label}"
 
 
 def plain_label(value: Any) -> Any:

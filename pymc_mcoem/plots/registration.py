@@ -23,7 +23,14 @@ from pymc_mcoem.plots.drawing import (
     is_color,
     shade_levels,
 )
-from pymc_mcoem.plots.layers import Layers, labels, make_grid, plain_label, with_unit
+from pymc_mcoem.plots.layers import (
+    Layers,
+    labels,
+    make_grid,
+    plain_label,
+    with_unit,
+    with_unit_of_channel,
+)
 from pymc_mcoem.validation import is_whole
 
 __all__ = ["plot_registration"]
@@ -238,6 +245,9 @@ def _curve_panels(
     titles = {"warp": "warp", "aligned": "aligned on the common clock"}
     time = with_unit(found[age], age)
     value = with_unit(found["template_mean"], "value")
+    chosen = [str(each) for each in found.coords if f"{each}_units" in found.coords]
+    if chosen:
+        value = with_unit_of_channel(found, chosen[0], found[chosen[0]].item())
     lines = "solid: warped template; dashed: template"
     below = {
         "data": f"{time}\n({'line: warped template' if templates is None else lines})",
@@ -316,10 +326,11 @@ def _axes(registration: Any) -> tuple[str, ...]:
             "registration: has no dimension 'class'; to draw one class keep the dimension, and "
             "name the class in coords, as {'class': [0]}."
         )
-    if "observation" in registration.dims:
+    over = registration["template_mean"].dims[0]
+    if over != "class":
         raise ValueError(
-            f"registration: has {registration.sizes['observation']} observations; choose one, as "
-            "registration.isel(observation=0)."
+            f"registration: has {registration.sizes[over]} observations; choose one, as "
+            f"registration.isel({over}=0)."
         )
     axes = tuple(str(dim) for dim in registration["template_mean"].dims if dim != "class")
     channels = [dim for dim in axes if dim not in registration["warp_mean"].dims]

@@ -19,6 +19,7 @@ from pymc_mcoem.plots.layers import (
     make_wrap,
     plain_label,
     with_unit,
+    with_unit_of_channel,
 )
 from pymc_mcoem.plots.templates import draw_images, require_drawable
 from pymc_mcoem.templates.images import template_images
@@ -147,7 +148,7 @@ def plot_template_history(
             ", ".join(
                 [
                     f"class {names[plain_label(sel['class'])]}",
-                    *(f"{dim} {sel[dim]}" for dim in over),
+                    *(with_unit_of_channel(data, dim, sel[dim]) for dim in over),
                 ]
             )
             if sel["snapshot"] == first["snapshot"]
@@ -180,7 +181,8 @@ def _draw_curves(
         plot_collection,
         "title",
         lambda _, sel: ", ".join(
-            [f"class {names[plain_label(sel['class'])]}", *(f"{dim} {sel[dim]}" for dim in over)]
+            [f"class {names[plain_label(sel['class'])]}"]
+            + [with_unit_of_channel(data, dim, sel[dim]) for dim in over]
         ),
     )
     layers.write(plot_collection, "xlabel", lambda *_: with_unit(data[axis], axis))

@@ -18,7 +18,15 @@ from pymc_mcoem.plots.drawing import (
     is_color,
     shade_levels,
 )
-from pymc_mcoem.plots.layers import Layers, labels, make_grid, make_wrap, plain_label, with_unit
+from pymc_mcoem.plots.layers import (
+    Layers,
+    labels,
+    make_grid,
+    make_wrap,
+    plain_label,
+    with_unit,
+    with_unit_of_channel,
+)
 from pymc_mcoem.templates.images import template_images
 
 if TYPE_CHECKING:
@@ -146,7 +154,7 @@ def plot_templates(
         # the first plot of a row of channels has the text of the class
         lambda _, sel: "\n".join(
             [words[plain_label(sel["class"])]] * all(sel[dim] == first[dim] for dim in over)
-            + [f"{dim} {sel[dim]}" for dim in over]
+            + [with_unit_of_channel(data, dim, sel[dim]) for dim in over]
         ),
     )
     return plot_collection
@@ -210,6 +218,10 @@ def _draw_curves(
     layers.write(plot_collection, "xlabel", lambda *_: with_unit(data[axis], axis))
     layers.write(plot_collection, "ylabel", lambda *_: with_unit(data["template"], "template"))
     if channel is not None:
-        layers.write(plot_collection, "title", lambda _, sel: f"{channel} {sel[channel]}")
+        layers.write(
+            plot_collection,
+            "title",
+            lambda _, sel: with_unit_of_channel(data, channel, sel[channel]),
+        )
     layers.add_legend(plot_collection, dim="class", aes=["color", "linestyle"], title="")
     return plot_collection

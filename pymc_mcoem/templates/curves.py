@@ -205,6 +205,10 @@ class CurveSource:
         units = _units_of(axis, given[axis].attrs)
         if given.name is not None or "units" in given.attrs:
             units |= _units_of(given.name or "value", given.attrs)
+        if f"{given.dims[-1]}_units" in given.coords:
+            own = given.coords[f"{given.dims[-1]}_units"].values
+            labels = given[given.dims[-1]].values
+            units |= {str(label): str(unit) for label, unit in zip(labels, own, strict=True)}
         first = np.asarray(given[:FIRST].values, dtype=np.float64)
         return cls(given[axis].values, str(axis), units, None, first, channels)
 
@@ -219,6 +223,8 @@ class CurveSource:
         if len(names) == 2:
             return replace(source, first=first[:, 0])
         of_values = {str(given.name or "value"): units[1]} if given.name or units[1] else {}
+        if len(set(units[1:])) > 1:
+            of_values = dict(zip(names[1:], units[1:], strict=True))
         return replace(
             source,
             units={names[0]: units[0], **of_values},

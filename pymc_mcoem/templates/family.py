@@ -398,7 +398,8 @@ class TemplateFamily(TemplateObservations, Family):
             raise ValueError("observations is empty; give at least one to start from.")
         encoded = [self.encode(each) for each in observations]
         values, mask = stack_encoded(encoded)
-        warn_of_size(self.priors, values[mask > 0], start)
+        is_curve = self.settings.points.shape[1] == 1
+        warn_of_size(self.priors, values[mask > 0], start, is_curve=is_curve)
         if start == "random":
             return random_start(self.settings, self.priors, self.gram, values, mask, rng)
         own = None

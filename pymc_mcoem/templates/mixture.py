@@ -74,7 +74,7 @@ class TemplateMixture(RegisteringFamily):
         Labels along those axes; None for counts from zero.
     units : mapping of str to str, optional
         Units by name, of the axes and, under one name more, of the values, as ``{"time": "ms",
-        "potential": "mV"}``. Results and plots have them.
+        "potential": "mV"}``. Channels may have their own, by label. Results and plots have them.
     channels : int, sequence, mapping, or None, default None
         Several values at each point, moved by one warp, as the colors of a pixel or the leads of
         an ECG: their number, or their labels, or either under the name of their axis, as
@@ -323,7 +323,7 @@ class TemplateMixture(RegisteringFamily):
         -----
         Section ``subsec:5:1`` of the paper, labels ``modelFunc`` and ``locDef_H``. Curves have
         shape (n_points,), NaN where a value is missing. With ``own_points=n`` a curve may also
-        bring up to n points of its own, without compiling again; not with channels.
+        bring up to n points of its own, which all its channels share, without compiling again.
 
         Examples
         --------
@@ -460,6 +460,7 @@ def _refuse_unknown(
         return  # a derived class may take anything
     ways = {each.name for each in own if each.kind is Parameter.KEYWORD_ONLY}
     fixed = {"options", "grid_shape", "dim_names"}
+    fixed.add("dim_coords" if make.__name__ == "for_curves" else "own_points")
     known = sorted((ways | set(signature(make).parameters)) - fixed)
     for name in options:
         if name not in known:

@@ -96,8 +96,10 @@ class RegisteringFamily(TemplateFamily):
             or still to come. ``inverse`` and ``aligned`` are NaN where less than half of the draws
             have a value.
 
-            Several observations have the dim ``observation`` in front of all these, labeled by
-            the leading coordinate of a DataArray, the index of a DataFrame, or their numbers.
+            Several observations have a dim in front of all these: the leading one of a DataArray
+            or the named index of a DataFrame, with its labels, otherwise ``observation`` with the
+            labels or numbers of the observations. It is ``observation`` too where the result has a
+            variable of the other name.
 
             The attribute ``troubles`` names problems, such as a mode search that did not
             converge; each kind is logged once.
@@ -179,7 +181,10 @@ class RegisteringFamily(TemplateFamily):
                 observation, lambda data: register(data, seed_of(entropy, data)), progressbar
             )
             result = _labeled(self.settings, found)
-            result["observation"] = _names(self, observation, len(found))
+            name, labels = _names(self, observation, len(found))
+            result["observation"] = labels
+            if name is not None and name not in result.variables and name not in result.dims:
+                result = result.rename(observation=name)
             troubles = [
                 f"observation {index}: {trouble}"
                 for index, each in enumerate(found)
@@ -256,15 +261,17 @@ def _encoded(
         yield index, data
 
 
-def _names(mixture: TemplateFamily, observations: Any, n: int) -> Any:
-    """Return labels of n observations: the source's own, or numbers."""
+def _names(mixture: TemplateFamily, observations: Any, n: int) -> tuple[Any, np.ndarray]:
+    """Return name and labels of n observations: the source's own, or None and numbers."""
     found: Any = getattr(observations, "index", None)
+    name = getattr(found, "name", None)
     if isinstance(observations, xr.DataArray):
-        leading = mixture.in_order(observations).dims[0]
-        found = observations[leading].values
+        name = mixture.in_order(observations).dims[0]
+        found = observations[name].values
     if hasattr(found, "to_numpy"):
         found = found.to_numpy()
-    return found if isinstance(found, np.ndarray) and found.shape == (n,) else np.arange(n)
+    has_labels = isinstance(found, np.ndarray) and found.shape == (n,)
+    return name, found if has_labels else np.arange(n)
 
 
 def _labeled(settings: TemplateSettings, found: Sequence[Registered]) -> xr.Dataset:

@@ -67,7 +67,7 @@ class TemplateSettings:
     own_points : int or None
         Largest number of points of an observation that has points of its own.
     units : dict of str to str
-        Units by name: of axes and, under a name that is no axis, of the observation's values.
+        Units by name: of axes, of channels by label, and under one name more of the values.
     offset : float or None
         Standard deviation of an observation's own constant, in those of the noise.
     channel_name : str or None
@@ -140,6 +140,10 @@ class TemplateSettings:
         }
         if self.channel_name is not None and self.channel_labels is not None:
             found[self.channel_name] = (self.channel_name, self.channel_labels, {})
+            labels = [str(label) for label in self.channel_labels]
+            if set(labels) & set(self.units):
+                units = np.array([self.units.get(label, "") for label in labels])
+                found[f"{self.channel_name}_units"] = (self.channel_name, units, {})
         return found
 
     def attributes_of(self, axis: str) -> dict[str, str]:
@@ -150,8 +154,11 @@ class TemplateSettings:
     @property
     def value_attributes(self) -> dict[str, str]:
         """Attributes of what is measured in the unit of the observations."""
+        others = {*self.dim_names}
+        if self.channel_labels is not None:
+            others |= {str(label) for label in self.channel_labels}
         for name, unit in self.units.items():
-            if name not in self.dim_names:
+            if name not in others:
                 return {"long_name": name, **({"units": unit} if unit else {})}
         return {}
 
@@ -250,7 +257,7 @@ def check_settings(
         noise_correlation=_correlation(options["noise_correlation"], len(locations)),
         coefficients=options["coefficients"],
         own_points=_own_points(options, locations),
-        units=_units(options["units"], names),
+        units=_units(options["units"], names, channel_labels),
         offset=_offset(options["offset"]),
         channel_name=channel_name,
         channel_labels=channel_labels,
@@ -298,12 +305,13 @@ def _check_channels(name: str | None, names: tuple[str, ...], options: Mapping[s
         )
 
 
-def _units(units: Any, names: tuple[str, ...]) -> dict[str, str]:
+def _units(units: Any, names: tuple[str, ...], channel_labels: np.ndarray | None) -> dict[str, str]:
     units = {} if units is None else units
-    if not isinstance(units, Mapping) or len(set(units) - set(names)) > 1:
+    known = {*names, *([] if channel_labels is None else map(str, channel_labels))}
+    if not isinstance(units, Mapping) or len(set(units) - known) > 1:
         raise ValueError(
-            f"units is {units!r}; give units by name, of the axes {names} and under one name more "
-            "of the values."
+            f"units is {units!r}; give units by name, of the axes {names}, of channels by their "
+            "labels, and under one name more of the values."
         )
     return {str(name): str(unit) for name, unit in units.items()}
 
@@ -353,7 +361,7 @@ def _grid(
 def _offset(offset: Any) -> float | None:
     if offset is None:
         return None
-    if not (is_number(offset) and 0 < offset <= LARGEST_OFFSET):
+    if isinstance(offset, bool) or not (is_number(offset) and 0 < offset <= LARGEST_OFFSET):
         raise ValueError(
             f"offset is {offset!r}; give its standard deviation in those of the noise, above 0 and "
             f"up to {LARGEST_OFFSET:g}, such as 10, or None."

@@ -63,7 +63,9 @@ def first_parameters(settings: TemplateSettings, priors: TemplatePriors) -> dict
     return parameters
 
 
-def warn_of_size(priors: TemplatePriors, values: np.ndarray, start: str) -> None:
+def warn_of_size(
+    priors: TemplatePriors, values: np.ndarray, start: str, *, is_curve: bool = True
+) -> None:
     """Warn if the first observations are too small for the priors, or large for a random start.
 
     Parameters
@@ -71,6 +73,8 @@ def warn_of_size(priors: TemplatePriors, values: np.ndarray, start: str) -> None
     values : ndarray of shape (n_values,)
         All values of the first observations.
     start : {"kmeans", "random"}
+    is_curve : bool
+        Whether observations are on a line, so that a mixture can be made from them.
 
     Examples
     --------
@@ -83,9 +87,13 @@ def warn_of_size(priors: TemplatePriors, values: np.ndarray, start: str) -> None
     if rounding < spread < expected:
         warnings.warn(
             f"observations have a standard deviation of {spread:.3g}, less than the "
-            f"{expected:.3g} that the priors expect of the noise alone; pass "
-            f"priors=priors.in_unit({spread:.1g}), with TemplatePriors() or curve_priors(...) for "
-            "priors, or make the mixture from the curves, TemplateMixture.for_curves(curves, ...).",
+            f"{expected:.3g} that the priors expect of the noise alone; "
+            + (
+                "make the mixture from them, TemplateMixture.for_curves(curves, ...), or "
+                * is_curve
+            )
+            + "take mixture.with_classes(mixture.n_classes, "
+            f"priors=mixture.priors.in_unit({spread:.1g})).",
             stacklevel=2,
         )
     if start == "random" and spread > _LARGE:

@@ -288,6 +288,20 @@ def test_nan_in_a_covariate_is_named(without_compiler):
         step.step(model.initial_point(0))
 
 
+@pytest.mark.parametrize("in_data", [False, True])
+def test_inf_in_observed_data_is_named(in_data, without_compiler):
+    observed = [[1.0, 2.0], [2.0, np.inf]]
+    with pm.Model() as model:
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 1.0 * k, 1.0)
+        pm.Normal("y", x, 1.0, observed=pm.Data("given", observed) if in_data else observed)
+        given = PseudoPriors.from_covariance(np.zeros((2, 1)), np.ones((2, 1, 1)))
+        step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(1))
+    step.setup_chain(np.random.default_rng(0), tune=0, draws=1)
+    with pytest.raises(ValueError, match=r"^observed: y has inf at index \[1, 1\], where"):
+        step.step(model.initial_point(0))
+
+
 def test_what_goes_wrong_in_a_fit_is_logged(skewed, step, model, caplog, monkeypatch):
     troubled = replace(skewed.pseudo_priors("good"), troubles={"mode search: indefinite": 2})
     monkeypatch.setattr(step._engine, "fit", lambda rng, others: troubled)

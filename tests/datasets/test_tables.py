@@ -12,8 +12,9 @@ import xarray as xr
 
 from pymc_mcoem.datasets import read_curves
 from pymc_mcoem.em.online import OnlineEM
-from pymc_mcoem.plots import plot_templates
+from pymc_mcoem.plots import plot_registration, plot_template_history, plot_templates
 from pymc_mcoem.templates import TemplateMixture
+from tests.helpers.histories import path_of
 
 PLACES = np.arange(0.0, 120.0, 20.0)
 VALUES = np.arange(18.0).reshape(3, 6) ** 2
@@ -57,8 +58,14 @@ TABLES = {
     "long, in any order": lambda: named(long_table(slice(None, None, -1)), curve="who")[::-1],
     "wide": lambda: read_curves(WIDE, value="mV"),
     "wide, with times as text": lambda: named(WIDE.set_axis(PLACES.astype(str), axis=1)),
+    "wide, with a column of labels": lambda: named(
+        WIDE.rename_axis(index="who").reset_index(), curve="who"
+    ),
+    "long, by index": lambda: named(long_table().set_index(["who", "ms"]), curve="who"),
+    "long, a series": lambda: named(long_table().set_index(["who", "ms"])["mV"], curve="who"),
     "labeled": lambda: read_curves(LABELED),
     "labeled, turned": lambda: read_curves(LABELED.T[::-1], time="ms"),
+    "labeled, times before curves": lambda: read_curves(LABELED.T),
     "dataset": lambda: read_curves(xr.Dataset({"mV": LABELED}), value="mV"),
     "pairs": lambda: named([(PLACES, row) for row in VALUES]),
     "pairs by label": lambda: named({str(row[1]): (PLACES, row) for row in VALUES}),
@@ -81,16 +88,49 @@ def test_all_give_the_same_curves(kind):
 
 
 def test_labels_of_curves_are_kept():
-    for found in (read_curves(WIDE), read_curves(long_table(), curve="who", **NAMES)):
+    with_labels = WIDE.rename_axis(index="who").reset_index()
+    for found in (
+        read_curves(WIDE),
+        read_curves(with_labels, curve="who"),
+        read_curves(long_table(), curve="who", **NAMES),
+    ):
         assert found[found.dims[0]].values.tolist() == ["a", "b", "c"]
     assert read_curves(long_table(), curve="who", **NAMES).dims[0] == "who"
+
+
+def test_curves_run_along_time_unless_it_is_told():
+    turned = xr.DataArray(VALUES.T, dims=("time", "beat"))
+    assert read_curves(turned).dims == ("beat", "time")
+    assert read_curves(turned.rename(time="point")).dims == ("beat", "point")
+    assert read_curves(turned, time="beat").dims == ("time", "beat")
+    # numbers of curves are no times, and of two dims with labels the last is that of times
+    numbered = xr.DataArray(VALUES, {"beat": [1, 2, 3]}, ("beat", "ms"))
+    assert read_curves(numbered).dims == ("beat", "ms")
+    assert read_curves(LABELED.T.assign_coords(beat=[0.5, 1.5, 2.5])).dims == ("ms", "beat")
+
+
+DATES = pd.Timestamp("2020-01-01", tz="UTC") + pd.to_timedelta(PLACES, unit="ms")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: named(long_table().assign(ms=[*DATES] * 3), curve="who"),
+        lambda: named([(DATES - DATES[0], row) for row in VALUES]),
+        lambda: named(WIDE.set_axis(DATES, axis=1)),
+        lambda: read_curves(LABELED.assign_coords(ms=pd.to_timedelta(PLACES, unit="ms"))),
+    ],
+)
+def test_dates_are_told_how_to_become_numbers(read):
+    with pytest.raises(ValueError, match=r"has dates or durations, .* / pd.Timedelta\('1s'\)"):
+        read()
 
 
 def test_scikit_fda_itself():
     skfda = pytest.importorskip("skfda")
     named = {"argument_names": ("ms",), "coordinate_names": ("mV",)}
     grid = skfda.FDataGrid(VALUES, PLACES, **named)
-    # which does not keep the names of a grid
+    # from_fdatagrid does not keep the names of a grid
     irregular = skfda.FDataIrregular.from_fdatagrid(grid, **named)
     for given in (grid, irregular):
         np.testing.assert_array_equal(read_curves(given), VALUES)
@@ -117,6 +157,37 @@ def test_units_belong_to_names():
     assert found.attrs == {"units": "millivolts"}
     with pytest.raises(ValueError, match=r"units: got \['s'\]; the names here are"):
         read_curves(VALUES, units={"s": "seconds"})
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_channels_have_units_of_their_own(is_sparse, rng):
+    """From a table to the plots, on one grid and on points of each curve."""
+    who = np.repeat(range(30), 6)
+    times = rng.uniform(0, 600, size=180) if is_sparse else np.tile(PLACES, 30)
+    table = pd.DataFrame({"who": who, "ms": times, "II": rng.normal(size=180)})
+    table["V1"] = 100 * table["II"]
+    given = {"curve": "who", "time": "ms", "value": ["II", "V1"], "channel": "lead"}
+    curves = read_curves(table, **given, units={"ms": "ms", "II": "mV", "V1": "µV"})
+    if not is_sparse:
+        assert curves[:5]["lead_units"].values.tolist() == ["mV", "µV"]
+        assert read_curves(curves, channel="lead", time="ms").equals(curves)
+    mixture = TemplateMixture.for_curves(curves, n_classes=1, n_landmarks=8, n_warp_kernels=2)
+    theta = mixture.parameters
+    drawn = plot_templates(theta, mixture, backend="none").viz
+    titles = [each["string"] for each in np.ravel(drawn["title"]["template"])]
+    assert titles == ["lead II (mV)", "lead V1 (µV)"]
+    assert drawn["xlabel"]["template"].values.flat[0]["string"] == "ms (ms)"
+    history = path_of(theta, rng, n=3)
+    drawn = plot_template_history(history, mixture, backend="none").viz
+    titles = [each["string"] for each in np.ravel(drawn["title"]["template"])]
+    assert titles == ["class 0, lead II (mV)", "class 0, lead V1 (µV)"]
+
+    found = mixture.register(curves[0], theta, draws=5, tune=5)
+    assert found["aligned_mean"].sel(lead="V1")["lead_units"].item() == "µV"
+    drawn = plot_registration(found.sel(lead="V1"), backend="none").viz
+    assert np.ravel(drawn["ylabel"]["registration"])[0]["string"] == "lead V1 (µV)"
+    with pytest.raises(ValueError, match=r"got \['V2'\]; the names here are"):
+        read_curves(table, **given, units={"V2": "mV"})
 
 
 def test_from_a_table_to_templates_in_three_lines(rng):
@@ -160,12 +231,12 @@ def test_from_a_table_to_templates_in_three_lines(rng):
         (
             lambda: read_curves([[[1, 2], [3, 4]]]),
             ValueError,
-            r"\(times, values\), as tuples",
+            r"as tuples, \[\(times, values\) for",
         ),
         (
             lambda: read_curves([np.array([PLACES, row]) for row in VALUES]),
             ValueError,
-            r"\(times, values\), as tuples",
+            r"as tuples, \[\(times, values\) for",
         ),
         (lambda: read_curves(functions(dim_domain=2)), ValueError, "functions of 2 arguments"),
     ],

@@ -167,8 +167,8 @@ def test_what_does_not_fit_the_registration_is_refused():
         plot_registration(found.drop_vars("warp_mean"), backend="none")
     with pytest.raises(ValueError, match="templates: has sizes"):
         plot_registration(found, None, found["template_mean"].isel(row=[0]), backend="none")
-    with pytest.raises(ValueError, match=r"registration: has 2 observations; choose one, as reg"):
-        plot_registration(xr.concat([found, found], "observation"), backend="none")
+    with pytest.raises(ValueError, match=r"registration: has 2 observations; .*\(picture=0\)"):
+        plot_registration(xr.concat([found, found], "picture"), backend="none")
 
 
 @pytest.mark.parametrize("backend", by_default(["matplotlib", "bokeh", "plotly"], {"plotly"}))

@@ -529,7 +529,7 @@ class TestPointsOfTheirOwn:
         assert em.n_seen == 40
         assert em.parameters.templates.joint.values.tolist() == ["knee", "hip"]
         found = mixture.register(curves[30:], em.parameters, draws=20, tune=5, progressbar=False)
-        assert found.aligned_mean.dims == ("observation", "class", "s", "joint")
+        assert found.aligned_mean.dims == ("walk", "class", "s", "joint")
         assert found.template_mean.attrs == {"long_name": "value", "units": "degrees"}
         labels = found.class_probability.argmax("class")
         assert adjusted_rand_score(kinds[30:], labels) == 1.0

@@ -409,6 +409,14 @@ def test_what_is_fixed_for_curves_is_no_option():
         (lambda: TemplateMixture.for_curves(AGES, 2, smoothness=3), "smoothness: for_curves does"),
         (lambda: TemplateMixture.for_images((5, 5), 2, mask=AGES), "missing with NaN. It takes"),
         (lambda: TemplateMixture.for_images((5, 5), 2, dim_names="xy"), "It takes .*'channels'"),
+        (
+            lambda: TemplateMixture.for_images((5, 5), 2, own_points=3),
+            "own_points: for_images does",
+        ),
+        (
+            lambda: TemplateMixture.for_curves(AGES, 2, k=3),
+            r"It takes (?!.*dim_coords).*own_points",
+        ),
     ],
 )
 def test_unknown_options_are_told_what_there_is(make, message):

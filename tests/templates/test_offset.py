@@ -172,7 +172,7 @@ def test_m_step_with_a_free_level_is_the_direct_maximum(rng):
     assert np.exp(best.x[6]) == pytest.approx(float(found["noise_variance"]), rel=1e-5)
 
 
-@pytest.mark.parametrize("offset", [0.0, -1.0, np.nan, "large", 1e4])
+@pytest.mark.parametrize("offset", [0.0, -1.0, np.nan, "large", 1e4, True])
 def test_other_offsets_are_refused(offset):
     with pytest.raises(ValueError, match="offset is"):
         curves_mixture(offset=offset)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from pymc_mcoem.datasets import read_curves
 from pymc_mcoem.templates import DisplacementField, GaussianBasis, TemplateMixture
 from pymc_mcoem.templates.alignment import GridFrame
 from pymc_mcoem.templates.register import _labeled
@@ -94,9 +95,14 @@ def test_every_form_of_several_curves_is_registered_the_same(toy):
     assert named["observation"].values.tolist() == ["ann", "bob"]
     same(named.assign_coords(observation=[0, 1]), expected)
     labeled = xr.DataArray(two.T, dims=("place", "child"), coords={"child": [7, 9]})
-    np.testing.assert_array_equal(
-        mixture.register(labeled.T, theta, **FEW)["observation"], labeled["child"]
-    )
+    children = mixture.register(labeled.T, theta, **FEW)
+    assert children["child"].values.tolist() == [7, 9]
+    same(children.rename(child="observation").assign_coords(observation=[0, 1]), expected)
+    named_index = pd.DataFrame(two, index=pd.Index(["ann", "bob"], name="who"), columns=AGES)
+    assert mixture.register(named_index, theta, **FEW)["who"].values.tolist() == ["ann", "bob"]
+    for taken in ("class", "deformation_coordinate", "warp_mean"):
+        found = mixture.register(labeled.T.rename(child=taken), theta, **FEW)
+        assert found["observation"].values.tolist() == [7, 9]
     lengths = mixture.register(
         [(AGES[:5], curves[0, :5]), (AGES[3:9] + 0.1, curves[2, 3:9])], theta, **FEW
     )
@@ -211,5 +217,8 @@ def test_aligned_curves_are_scikit_fdas(toy):
     mixture, theta, curves = toy
     found = mixture.register(curves, theta, **FEW)
     aligned = found["aligned_mean_averaged"].dropna("time")
-    grid = skfda.FDataGrid(aligned.values, aligned["time"].values)
+    names = {"argument_names": ["time (ms)"], "coordinate_names": ["potential (mV)"]}
+    grid = skfda.FDataGrid(aligned.values, aligned["time"].values, **names)
     np.testing.assert_array_equal(grid.data_matrix[..., 0], aligned)
+    again = read_curves(grid)
+    assert (again.dims[1], again.name) == ("time (ms)", "potential (mV)")

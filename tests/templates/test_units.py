@@ -135,12 +135,23 @@ def test_priors_in_another_unit():
 def test_observations_too_small_for_the_priors_are_told(rng):
     curves = 1e-3 * beats(rng).values
     mixture = mixture_of(PLACES, coefficients="real")
-    with pytest.warns(UserWarning, match=r"deviation of 0.000\d+, less than the 0.0707 .*in_unit"):
+    with pytest.warns(UserWarning, match=r"0.000\d+, less than the 0.0707 .*for_curves.* or take"):
         mixture.initialize(list(curves), rng)
     fitting = mixture_of(PLACES, coefficients="real", priors=mixture.priors.in_unit(1e-3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitting.initialize(list(curves), rng)
+
+
+def test_of_images_the_remedy_is_one_for_images(rng):
+    images = 1e-3 * rng.random((5, 3, 3))
+    mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+    with pytest.warns(UserWarning, match=r"alone; take mixture.with_classes\(.*in_unit\(0.0003\)"):
+        mixture.initialize(list(images), rng)
+    fitting = mixture.with_classes(mixture.n_classes, priors=mixture.priors.in_unit(0.0003))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitting.initialize(list(images), rng)
 
 
 def test_gray_values_to_255_are_told_of_a_random_start(rng):
