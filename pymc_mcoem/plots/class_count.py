@@ -79,7 +79,7 @@ def plot_class_count(
     ... )
     >>> dims = "n_classes", "start", "observation"
     >>> evidence = xr.Dataset({"log_evidence": (dims, np.ones((2, 2, 3)))}, {"n_classes": [1, 2]})
-    >>> found = ClassCount(2, None, table, None, evidence, {}, {}, ())
+    >>> found = ClassCount(2, None, table, None, None, evidence, {}, {}, ())
     >>> sorted(plot_class_count(found, backend="none").viz["plot"].data_vars)
     ['between', 'least_class', 'log_evidence']
     """
