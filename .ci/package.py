@@ -76,14 +76,16 @@ def pythons() -> dict[tuple[int, int], str]:
 def require_same_version() -> None:
     """End if the version is not the changelog's, or not that of the commit's tag."""
     version = PROJECT["version"]
-    sections = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
-    if sections[:1] != [version]:
-        sys.exit(f"CHANGELOG.md begins with {sections[:1]}; pyproject.toml has {version}.")
+    sections = re.findall(r"^## (.+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    if sections[0].split()[0] != version:
+        sys.exit(f"CHANGELOG.md begins with {sections[0]}; pyproject.toml has {version}.")
     asked = ["git", "tag", "--points-at", "HEAD"]
     tags = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     wrong = [tag for tag in tags.split() if tag.startswith("v") and tag != f"v{version}"]
     if wrong:
         sys.exit(f"tag {wrong}: pyproject.toml and CHANGELOG.md have {version}.")
+    if f"v{version}" in tags.split() and "not released" in sections[0]:
+        sys.exit(f"tag v{version}: CHANGELOG.md begins with {sections[0]}; put the date there.")
 
 
 def use(python: str, package: Path, options: list[str]) -> None:

@@ -311,13 +311,14 @@ class Chain(WithSamplingState):
 def _require_finite_data(model: pm.Model) -> None:
     """Raise an error that names observed data with infinite values, if there are some."""
     for rv in model.observed_RVs:
-        for variable in ancestors([model.rvs_to_values[rv]]):
-            value = _array_of(variable)
-            if value is not None and (places := np.argwhere(np.isinf(value))).size:
-                raise ValueError(
-                    f"observed: {rv.name} has inf at index {places[0].tolist()}, where no "
-                    "class has a density; drop such values."
-                )
+        value = np.asarray(model.rvs_to_values[rv].eval(mode="FAST_COMPILE"))
+        if value.dtype.kind == "f" and np.isinf(value).any():
+            place = np.argwhere(np.isinf(value))[0].tolist()
+            where = f" at index {place}" if place else ""
+            raise ValueError(
+                f"observed: {rv.name} has inf{where}, where no class has a density; drop such "
+                "values."
+            )
 
 
 def _array_of(variable: Variable) -> np.ndarray | None:

@@ -156,6 +156,8 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Learn more rows, once each and in their order; the first call begins a run.
 
+        Its rows set the unit of a default mixture, whose templates of curves may be negative.
+
         Parameters
         ----------
         X : array_like of shape (n, n_points)
@@ -167,7 +169,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         TemplateClustering
             The estimator itself.
         """
-        em, rows = (self.em_, self._rows(X)) if hasattr(self, "em_") else self._begin(X)
+        em, rows = (self.em_, self._rows(X)) if hasattr(self, "em_") else self._begin(X, "real")
         return self._keep(em.partial_fit(rows))
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -273,8 +275,11 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         filled = found["class_probability"].values @ templates
         return np.where(np.isnan(aligned), filled, aligned)
 
-    def _begin(self, X: Any) -> tuple[OnlineEM, np.ndarray]:
-        """Return a run for the columns of X, and X in the form of observations."""
+    def _begin(self, X: Any, sign: str | None = None) -> tuple[OnlineEM, np.ndarray]:
+        """Return a run for the columns of X, and X in the form of observations.
+
+        Without a `sign`, the coefficients of a default mixture of curves have that of X.
+        """
         values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan")
         require_whole("n_classes", self.n_classes, 1)
         check_sweeps(self.draws, self.tune)
@@ -297,7 +302,7 @@ class TemplateClustering(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         rows = values.reshape(len(values), *mixture.settings.value_shape)
         if self.make_mixture is None:
-            mixture = _in_unit_of(rows, mixture)
+            mixture = _in_unit_of(rows, mixture, sign)
         given: dict[str, Any] = {
             "e_step": self.e_step,
             "random_seed": self.random_seed,
@@ -373,7 +378,7 @@ def _mixture(
     return _curves(shape[0], n_classes)
 
 
-def _in_unit_of(rows: np.ndarray, mixture: TemplateMixture) -> TemplateMixture:
+def _in_unit_of(rows: np.ndarray, mixture: TemplateMixture, sign: str | None) -> TemplateMixture:
     """Return a default mixture with priors in the unit of rows, and for curves of their sign."""
     settings = mixture.settings
     # not the first ones: rows may be sorted by their kind
@@ -384,7 +389,7 @@ def _in_unit_of(rows: np.ndarray, mixture: TemplateMixture) -> TemplateMixture:
         # where no image has a pixel, templates stay dark
         priors = source.fit_priors(mixture.priors, settings.basis, "nonnegative", False)
         return mixture.with_classes(mixture.n_classes, priors=priors)
-    sign = source.coefficients
+    sign = sign or source.coefficients
     priors = source.fit_priors(mixture.priors, settings.basis, sign, False)
     return mixture.with_classes(mixture.n_classes, coefficients=sign, priors=priors)
 

@@ -101,7 +101,8 @@ def read_curves(
     """
     levels = getattr(getattr(table, "index", None), "names", ())
     if len(levels) > 1 and (table.ndim == 1 or {curve, time} & {*levels} - {None}):
-        table = table.reset_index()
+        # levels that are not asked for are no columns of a table with a row for each curve
+        table = table.reset_index([at for at in levels if table.ndim == 1 or at in (curve, time)])
     several = None if value is None or isinstance(value, str) else [str(each) for each in value]
     names: _Names = {"curve": curve, "time": time, "value": None if several else value}
     names |= {"channel": channel, "channels": several}
@@ -356,7 +357,7 @@ def _on_grid(values: np.ndarray, labels: Any, points: Any, names: _Names) -> xr.
 
 
 def _with_units(found: xr.DataArray, units: Mapping[str, str] | None) -> xr.DataArray:
-    given = dict(units or {})
+    given = {str(each): unit for each, unit in (units or {}).items()}
     name, over = str(found.name or "value"), None
     if "part" in found.dims:
         axis, *channels = [str(label) for label in found["part"].values]

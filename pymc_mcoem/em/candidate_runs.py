@@ -182,7 +182,7 @@ def learn_all(
 
 
 def _starts_from_others(bench: Bench, first: dict[Key, Learned | str]) -> dict[Key, Chosen | None]:
-    """Return the starts from the classes of other runs, where these are not one of the runs.
+    """Return the starts from the classes of other runs, where these explain more than the run.
 
     Runs with different starts keep apart, so that they still tell whether starts agree.
     """

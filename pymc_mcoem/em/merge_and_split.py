@@ -18,6 +18,9 @@ __all__ = ["Chosen", "ClassEvidence", "best_columns", "from_other_runs", "requir
 #: Share of evidences below which all count the same, so that no odd observation decides.
 _ODD = 0.05
 
+#: Nats that classes of others have to explain more than a run's own, all observations together.
+_LEAST_GAIN = 1.0
+
 
 def require_weights(families: Mapping[int, Family]) -> tuple[str, ...]:
     """Return the parameters with a row for each class, of families that differ in their number.
@@ -114,16 +117,16 @@ def from_other_runs(
         Names of the parameters with a row for each class.
     evidence : mapping of int to ndarray of shape (n_observations, n_classes)
         For each number of classes, the log-evidence of the same observations under each class
-        before they were learned. A kind with few of the observations, less than a twentieth, does
-        not count: what no class explains is worth as much as what they explain least.
+        before they were learned. What is below the twentieth part of all counts as that, so that a
+        kind with few observations may be left out.
     parameters : mapping of int to dict
         θ of these runs.
 
     Returns
     -------
     Chosen or None
-        None if the classes that explain the observations best are those of the run with C classes,
-        or if there is no such run.
+        None if the classes of the run with C classes explain the observations as well, or if there
+        is no such run.
     """
     number, candidates = family.n_classes, sorted(evidence)
     if number not in candidates:
@@ -134,7 +137,9 @@ def from_other_runs(
     classes = [(each, j) for each in near for j in range(each)]
     best = best_columns(columns, number)
     chosen = tuple(classes[column] for column in best)
-    if {each for each, _ in chosen} == {number}:
+    values = np.maximum(columns, _least(columns))
+    gain = values[:, best].max(axis=1) - values[:, :number].max(axis=1)
+    if gain.sum() <= _LEAST_GAIN:
         return None
     sizes = np.bincount(columns[:, best].argmax(axis=1), minlength=number)
     found = {name: value.copy() for name, value in parameters[number].items()}
@@ -156,9 +161,7 @@ def best_columns(evidence: np.ndarray, n_classes: int) -> list[int]:
     >>> best_columns(evidence, 2)
     [2, 3]
     """
-    known = evidence[np.isfinite(evidence)]
-    least = np.quantile(known, _ODD) if known.size else 0.0
-    values = np.maximum(evidence, least)
+    values = np.maximum(evidence, _least(evidence))
     places = range(values.shape[1])
 
     def total(columns: list[int]) -> float:
@@ -171,6 +174,12 @@ def best_columns(evidence: np.ndarray, n_classes: int) -> list[int]:
     return max(
         (_exchanged(each, places, total) for each in (added, [*range(n_classes)])), key=total
     )
+
+
+def _least(evidence: np.ndarray) -> float:
+    """Return the evidence below which all counts the same."""
+    known = evidence[np.isfinite(evidence)]
+    return float(np.quantile(known, _ODD)) if known.size else 0.0
 
 
 def _exchanged(

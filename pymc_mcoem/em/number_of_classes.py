@@ -150,11 +150,11 @@ def choose_classes(
     n_scored : int, optional
         Number of observations, the last ones, that are scored. Default: half of them.
     merge_and_split : bool
-        Whether a second run follows each, which begins with the classes that together explained
-        best the last observations before the scored ones, chosen among those of the runs with the
-        same start that have fewer classes, as many, and more. So two classes become one, or one
-        becomes two, where that predicts better. The better of both runs is kept. The family needs a
-        parameter of class weights.
+        Whether a second run follows each whose classes can be chosen better. It begins with the
+        classes that together explained best the second half of the observations before the scored
+        ones, chosen among those of the runs with the same start that have fewer classes, as many,
+        and more. So two classes become one, or one becomes two, where that predicts better. The
+        better of both runs is kept. The family needs a parameter of class weights.
     least_agreement : float from 0 to 1
         A candidate can be named if two of its starts, one of them the best, have at least this
         share of each class in common. 0: starts need not agree.
@@ -166,8 +166,8 @@ def choose_classes(
         as many processes. The result does not depend on it, except for the last digits where
         processors differ. A time limit of `Workers` is that of a whole run.
     random_seed : int or sequence of int, optional
-        Start k of the candidate C has the seed ``(random_seed, C, k)``. None takes a seed from the
-        operating system.
+        Start k of the candidate C has the seed ``(random_seed, C, k)``, a run that follows it
+        ``(random_seed, C, k, 1)``. None takes a seed from the operating system.
     progressbar : bool
         Whether a bar counts the runs; the runs that are returned keep it.
     **options
@@ -289,8 +289,9 @@ def choose_classes(
     for (number, start), reason in failures.items():
         _log.warning("Start %d of %d classes dropped out: %s", start, number, reason)
     second = {key: each for key, each in again.items() if isinstance(each, Learned)}
-    for key in again.keys() - second.keys():
-        _log.warning("Start %d of %d classes dropped out, merged and split", *key[::-1])
+    for (number, start), each in again.items():
+        if isinstance(each, str):
+            _log.warning("Start %d of %d classes, merged and split: %s", start, number, each)
     learned, origins = better_of(learned, second)
     scored = scored_observations(learned, list(families), n_starts, bench.begin)
     filled = {key: each.filled for key, each in learned.items()}

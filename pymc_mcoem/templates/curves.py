@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -205,9 +206,12 @@ class CurveSource:
         units = _units_of(axis, given[axis].attrs)
         if given.name is not None or "units" in given.attrs:
             units |= _units_of(given.name or "value", given.attrs)
-        if f"{given.dims[-1]}_units" in given.coords:
+        if given.ndim == 3 and f"{given.dims[-1]}_units" in given.coords:
             own = given.coords[f"{given.dims[-1]}_units"].values
+            # the labels that the mixture's channels will have
             labels = given[given.dims[-1]].values
+            if isinstance(channels, Mapping):
+                labels = np.asarray(next(iter(channels.values())))
             units |= {str(label): str(unit) for label, unit in zip(labels, own, strict=True)}
         first = np.asarray(given[:FIRST].values, dtype=np.float64)
         return cls(given[axis].values, str(axis), units, None, first, channels)

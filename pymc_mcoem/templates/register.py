@@ -266,12 +266,14 @@ def _names(mixture: TemplateFamily, observations: Any, n: int) -> tuple[Any, np.
     found: Any = getattr(observations, "index", None)
     name = getattr(found, "name", None)
     if isinstance(observations, xr.DataArray):
-        name = mixture.in_order(observations).dims[0]
-        found = observations[name].values
+        dim = mixture.in_order(observations).dims[0]
+        found = observations[dim].values
+        # what xarray calls a dim without a name
+        name = None if dim == "dim_0" else dim
     if hasattr(found, "to_numpy"):
         found = found.to_numpy()
     has_labels = isinstance(found, np.ndarray) and found.shape == (n,)
-    return name, found if has_labels else np.arange(n)
+    return None if name is None else str(name), found if has_labels else np.arange(n)
 
 
 def _labeled(settings: TemplateSettings, found: Sequence[Registered]) -> xr.Dataset:

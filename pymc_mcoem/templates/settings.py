@@ -308,7 +308,7 @@ def _check_channels(name: str | None, names: tuple[str, ...], options: Mapping[s
 def _units(units: Any, names: tuple[str, ...], channel_labels: np.ndarray | None) -> dict[str, str]:
     units = {} if units is None else units
     known = {*names, *([] if channel_labels is None else map(str, channel_labels))}
-    if not isinstance(units, Mapping) or len(set(units) - known) > 1:
+    if not isinstance(units, Mapping) or len(set(map(str, units)) - known) > 1:
         raise ValueError(
             f"units is {units!r}; give units by name, of the axes {names}, of channels by their "
             "labels, and under one name more of the values."

@@ -302,6 +302,24 @@ def test_inf_in_observed_data_is_named(in_data, without_compiler):
         step.step(model.initial_point(0))
 
 
+@pytest.mark.parametrize(
+    ("taken", "message"),
+    [(np.s_[:, 0], "^initvals: the log-density"), (np.s_[1, 1], "^observed: y has inf, where")],
+)
+def test_only_inf_that_is_observed_is_named(taken, message, without_compiler):
+    with pm.Model() as model:
+        given = pm.Data("given", [[1.0, 2.0], [2.0, np.inf]])
+        k = pm.Categorical("k", [0.5, 0.5])
+        x = pm.Normal("x", 1.0 * k, 1.0)
+        pm.Normal("y", x, 1.0, observed=given[taken])
+        pm.Potential("nowhere", pm.math.switch(x < 100, -np.inf, 0.0))
+        given = PseudoPriors.from_covariance(np.zeros((2, 1)), np.ones((2, 1, 1)))
+        step = CarlinChib(pseudo_priors=Given(given, []), within_class=RandomWalk(1))
+    step.setup_chain(np.random.default_rng(0), tune=0, draws=1)
+    with pytest.raises(ValueError, match=message):
+        step.step(model.initial_point(0))
+
+
 def test_what_goes_wrong_in_a_fit_is_logged(skewed, step, model, caplog, monkeypatch):
     troubled = replace(skewed.pseudo_priors("good"), troubles={"mode search: indefinite": 2})
     monkeypatch.setattr(step._engine, "fit", lambda rng, others: troubled)

@@ -167,6 +167,16 @@ def test_the_sign_of_the_default_mixture_is_that_of_the_curves(curves):
     for given, expected in ((rows, "nonnegative"), (np.vstack([rows, -rows]), "real")):
         found = TemplateClustering(e_step=FixedLatents(), random_seed=1).fit(given)
         assert found.mixture_.settings.coefficients == expected
+    # rows that come later may have another sign
+    found = TemplateClustering(e_step=FixedLatents(), random_seed=1).partial_fit(rows)
+    assert found.mixture_.settings.coefficients == "real"
+
+
+def test_images_are_dark_where_none_has_a_pixel(rng):
+    rows = 1e-3 * np.abs(rng.normal(5.0, 1.0, size=(20, 9)))
+    options = {"shape": (3, 3), "e_step": FixedLatents(), "random_seed": 1}
+    found = TemplateClustering(**options).fit(rows)
+    assert np.all(found.mixture_.priors.template_mean == 0.0)
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,27 @@ def test_units_belong_to_names():
         read_curves(VALUES, units={"s": "seconds"})
 
 
+def test_levels_of_an_index_that_are_not_asked_for_are_no_columns():
+    index = pd.MultiIndex.from_tuples([("a", 1), ("b", 1), ("c", 2)], names=["who", "trial"])
+    table = pd.DataFrame(VALUES, columns=PLACES, index=index)
+    found = read_curves(table, curve="who")
+    np.testing.assert_array_equal(found, VALUES)
+    assert found["who"].values.tolist() == ["a", "b", "c"]
+
+
+def test_units_of_channels_follow_the_labels_of_the_mixture(rng):
+    values = xr.DataArray(
+        rng.normal(size=(5, 6, 2)),
+        dims=("curve", "time", "lead"),
+        coords={"time": PLACES, "lead": ["a", "b"], "lead_units": ("lead", ["N", "m"])},
+    )
+    mixture = TemplateMixture.for_curves(values, n_classes=1, channels={"lead": ["x", "y"]})
+    assert {"x": "N", "y": "m"}.items() <= mixture.settings.units.items()
+    # a coordinate of that name without channels is no unit
+    one = values.isel(lead=0).assign_coords(time_units="ms")
+    assert not any(TemplateMixture.for_curves(one, n_classes=1).settings.units.values())
+
+
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_channels_have_units_of_their_own(is_sparse, rng):
     """From a table to the plots, on one grid and on points of each curve."""

@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 import pymc_mcoem as mcoem
+from pymc_mcoem.em import candidate_runs
 from pymc_mcoem.em.esteps.exact import Exact
 from pymc_mcoem.em.merge_and_split import ClassEvidence, from_other_runs, require_weights
 from pymc_mcoem.em.number_of_classes import choose_classes
@@ -55,19 +56,66 @@ def test_a_kind_that_all_starts_miss_is_found_by_splitting_or_merging(rng):
     assert alone.origins.empty
 
 
-def test_runs_are_kept_where_those_from_other_classes_are_not_better(rng):
-    """Two kinds are found by all starts: then runs with two classes are the same."""
+def test_a_second_run_is_not_made_where_classes_cannot_be_chosen_better(rng):
     values = values_of(rng, 2)
-    alone = choose_classes(EvidentMixture, values, [1, 2, 3], **OPTIONS)
     found = choose_classes(EvidentMixture, values, [1, 2, 3], merge_and_split=True, **OPTIONS)
-    assert found.number == alone.number == 2
-    gains = found.scored["log_evidence"].mean("observation")
-    gains = gains - alone.scored["log_evidence"].mean("observation")
-    assert (gains >= 0).all()
-    for (number, start), rows in found.origins.groupby(["n_classes", "start"]):
-        assert rows["kept"].nunique() == 1
-        same = float(gains.sel(n_classes=number, start=start)) == 0
-        assert same != rows["kept"].iloc[0]
+    assert found.number == 2
+    assert 2 not in set(found.origins["n_classes"])
+
+
+def test_a_second_run_that_predicts_worse_is_not_kept(rng, monkeypatch):
+    """Its start is spoiled: all classes lie at one place."""
+    values = values_of(rng)
+    chosen = candidate_runs.from_other_runs
+
+    def spoiled(*given):
+        found = chosen(*given)
+        if found is not None:
+            found.parameters["means"] = np.full(found.parameters["means"].shape, 40.0)
+        return found
+
+    monkeypatch.setattr(candidate_runs, "from_other_runs", spoiled)
+    found = choose_classes(MissesAKind, values, [2, 3, 4], merge_and_split=True, **OPTIONS)
+    own = found.origins[found.origins["n_classes"] == 3]
+    assert len(own) == 6 and not own["kept"].any() and (own["gain"] < 0).all()
+    alone = choose_classes(MissesAKind, values, [2, 3, 4], **OPTIONS)
+    three = (each.scored.sel(n_classes=3) for each in (found, alone))
+    xr.testing.assert_identical(*three)
+
+
+def test_only_runs_of_one_start_are_chosen_from_and_nothing_that_is_scored(rng, monkeypatch):
+    seen = []
+    chosen = candidate_runs.from_other_runs
+
+    def spied(family, names, evidence, parameters):
+        seen.append((family.n_classes, evidence, parameters))
+        return chosen(family, names, evidence, parameters)
+
+    monkeypatch.setattr(candidate_runs, "from_other_runs", spied)
+    values = values_of(rng, n=100)
+    starts = OPTIONS | {"n_starts": 3, "n_scored": 40, "n_start": 20, "merge_and_split": True}
+    found = choose_classes(MissesAKind, values, [2, 3], **starts)
+    assert [number for number, _, _ in seen] == [2, 2, 2, 3, 3, 3]
+    for at in range(3):
+        (_, of_two, theta), (_, of_three, _) = seen[at], seen[3 + at]
+        assert sorted(of_two) == [2, 3]
+        # numbers 31 to 60 of a hundred, of which the last forty are scored
+        assert of_two[2].shape == (30, 2) and of_two[3].shape == (30, 3)
+        np.testing.assert_array_equal(of_two[2], of_three[2])
+        own = OnlineEM(
+            MissesAKind(2),
+            parameters=_start_of_run(found, values, at),
+            **OPTIONS | {"random_seed": [3, 2, at]},
+        ).partial_fit(values[:60])
+        np.testing.assert_allclose(theta[2]["means"], own.last_parameters["means"], rtol=1e-9)
+
+
+def _start_of_run(found, values, at):
+    """Return the parameters that a start of two classes begins with, from its observations."""
+    order = np.random.default_rng([3, at // 2]).permutation(20)
+    half = [float(values[k]) for k in sorted(order[at % 2 :: 2])]
+    em = OnlineEM(MissesAKind(2), **OPTIONS | {"random_seed": [3, 2, at]})
+    return em.run.initial_parameters(half)
 
 
 def test_its_run_is_an_ordinary_one_in_workers_too(rng, pool):

@@ -100,6 +100,9 @@ def test_every_form_of_several_curves_is_registered_the_same(toy):
     same(children.rename(child="observation").assign_coords(observation=[0, 1]), expected)
     named_index = pd.DataFrame(two, index=pd.Index(["ann", "bob"], name="who"), columns=AGES)
     assert mixture.register(named_index, theta, **FEW)["who"].values.tolist() == ["ann", "bob"]
+    unnamed = pd.DataFrame(two, index=pd.Index(["ann", "bob"], name=5), columns=AGES)
+    assert mixture.register(unnamed, theta, **FEW)["5"].values.tolist() == ["ann", "bob"]
+    assert "observation" in mixture.register(xr.DataArray(two), theta, **FEW).dims
     for taken in ("class", "deformation_coordinate", "warp_mean"):
         found = mixture.register(labeled.T.rename(child=taken), theta, **FEW)
         assert found["observation"].values.tolist() == [7, 9]
