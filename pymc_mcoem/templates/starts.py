@@ -84,15 +84,14 @@ def warn_of_size(
     # values that differ by rounding alone are constant
     rounding = 1e-12 * float(np.abs(values).max(initial=0.0))
     expected = float(np.sqrt(np.min(priors.noise_variance)))
+    from_curves = ""
+    if is_curve:
+        from_curves = "make the mixture from them, TemplateMixture.for_curves(curves, ...), or "
     if rounding < spread < expected:
         warnings.warn(
             f"observations have a standard deviation of {spread:.3g}, less than the "
             f"{expected:.3g} that the priors expect of the noise alone; "
-            + (
-                "make the mixture from them, TemplateMixture.for_curves(curves, ...), or "
-                * is_curve
-            )
-            + "take mixture.with_classes(mixture.n_classes, "
+            f"{from_curves}take mixture.with_classes(mixture.n_classes, "
             f"priors=mixture.priors.in_unit({spread:.1g})).",
             stacklevel=2,
         )
