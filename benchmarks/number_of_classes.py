@@ -56,9 +56,9 @@ def make_images(n_classes: int) -> mcoem.TemplateMixture:
     return mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes, rigid=RIGID, priors=PRIORS)
 
 
-def drawn_strokes(n_kinds: int, width: float = 0.16) -> np.ndarray:
+def drawn_strokes(n_kinds: int, width: float = 0.16, side: int = SIDE) -> np.ndarray:
     """Return the images of the first kinds, ``(n_kinds, rows, columns)``, of 0 to 1."""
-    axis = np.linspace(-1, 1, SIDE)
+    axis = np.linspace(-1, 1, side)
     points = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1)
 
     def stroke(start: tuple[float, float], end: tuple[float, float]) -> np.ndarray:

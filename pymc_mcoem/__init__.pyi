@@ -47,6 +47,8 @@ from .templates.images import template_images as template_images
 from .templates.mixture import TemplateMixture as TemplateMixture
 from .templates.observations import drop_missing_points as drop_missing_points
 from .templates.priors import TemplatePriors as TemplatePriors
+from .templates.refinement import RefinedTemplates as RefinedTemplates
+from .templates.refinement import refine_templates as refine_templates
 from .templates.warps.displacement_field import DisplacementField as DisplacementField
 from .templates.warps.rigid_motion import RigidMotion as RigidMotion
 from .templates.warps.time_warp import TimeWarp as TimeWarp

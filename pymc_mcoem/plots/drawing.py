@@ -11,6 +11,7 @@ import xarray as xr
 from arviz_plots.plot_collection import backend_from_object
 
 __all__ = [
+    "BAND",
     "arrow_path",
     "draw_arrows",
     "draw_band",
@@ -27,6 +28,8 @@ __all__ = [
 N_SHADES = 32
 #: Channels that are drawn together: red, green and blue.
 N_COLORS = 3
+#: Standard deviations on either side of the mean in bands.
+BAND = 2.0
 
 
 def shade_levels(*images: xr.DataArray) -> np.ndarray:

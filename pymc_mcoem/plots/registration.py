@@ -13,6 +13,7 @@ from arviz_base.labels import BaseLabeller
 from arviz_plots.plot_collection import PlotCollection
 
 from pymc_mcoem.plots.drawing import (
+    BAND,
     draw_arrows,
     draw_band,
     draw_colors,
@@ -51,9 +52,6 @@ _VISUALS = (
     "ylabel",
     "ticks",
 )
-
-#: Standard deviations on either side of the mean in bands.
-_BAND = 2.0
 
 
 def plot_registration(
@@ -222,7 +220,7 @@ def _curve_panels(
     of_panel = {"data": ("warped", "template"), "warp": ("warp",) * 2, "aligned": ("aligned",) * 2}
     for panel in panels:
         visual, name = of_panel[panel]
-        mean, spread = found[f"{name}_mean"], _BAND * found[f"{name}_sd"]
+        mean, spread = found[f"{name}_mean"], BAND * found[f"{name}_sd"]
         bounds = xr.concat([mean - spread, mean + spread], "bound", coords="minimal")
         bounds = bounds.assign_coords(bound=["lower", "upper"])
         content.drawings += [

@@ -6,11 +6,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from arviz_base.labels import BaseLabeller
 from arviz_plots.plot_collection import PlotCollection
 
 from pymc_mcoem.plots.drawing import (
+    BAND,
+    draw_band,
     draw_colors,
     draw_curve,
     draw_pixels,
@@ -34,13 +37,14 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_templates"]
 
-_VISUALS = ("curve", "image", "title", "xlabel", "ylabel", "legend", "ticks")
+_VISUALS = ("curve", "band", "image", "title", "xlabel", "ylabel", "legend", "ticks")
 
 
 def plot_templates(
     parameters: xr.Dataset,
     mixture: TemplateMixture,
     *,
+    template_sd: xr.DataArray | None = None,
     coords: Mapping[Any, Any] | None = None,
     plot_collection: PlotCollection | None = None,
     backend: str | None = None,
@@ -62,6 +66,9 @@ def plot_templates(
     parameters : Dataset
         Parameters θ; ``templates`` (class, basis) and ``weights`` (class) are used.
     mixture : TemplateMixture
+    template_sd : DataArray of shape (class, *grid), optional
+        Standard errors of the templates, as ``refine_templates(...).templates.template_sd``. Curves
+        then have bands of two of them on either side; images are drawn without.
     coords : mapping, optional
         Classes to draw, as ``{"class": [0, 2]}``.
     plot_collection : PlotCollection, optional
@@ -75,6 +82,7 @@ def plot_templates(
         False omits a visual. Valid keys:
 
         * curve -> passed to the back end's ``line``
+        * band -> passed to ``fill_between_y``; curves only
         * image -> passed to ``contourf``; ``cmap`` is "viridis" by default. In color passed to
           matplotlib's ``imshow``, bokeh's ``image_rgba``, or plotly's ``Image``
         * title -> passed to ``title``; images, and curves of several channels
@@ -92,7 +100,8 @@ def plot_templates(
     ------
     TypeError, ValueError
         If `parameters` is not a Dataset with weights, the templates do not have the mixture's size
-        or have more than two axes, or a key of a visual is not valid.
+        or have more than two axes, `template_sd` has other dims or sizes than the templates, or a
+        key of a visual is not valid.
 
     Notes
     -----
@@ -120,6 +129,8 @@ def plot_templates(
     labeled = parameters["weights"]
     if "class" in labeled.coords:
         templates = templates.assign_coords({"class": labeled["class"].values})
+    if template_sd is not None:
+        template_sd = _like(template_sd, templates)
     chosen = {name: np.atleast_1d(value) for name, value in (coords or {}).items()}
     templates, weights = templates.sel(chosen), labeled.sel(chosen)
     axes = require_drawable(mixture)
@@ -134,6 +145,8 @@ def plot_templates(
     }
     data = xr.Dataset({"template": templates})
     if len(axes) == 1:
+        if template_sd is not None:
+            data["template_sd"] = template_sd.sel(chosen)
         channel = mixture.settings.channel_name
         return _draw_curves(
             data, axes[0], channel, words, layers, plot_collection, backend, pc_kwargs
@@ -185,6 +198,17 @@ def draw_images(
     layers.draw(collection, "ticks", frame_image, data, axes=grid, store=False)
 
 
+def _like(template_sd: xr.DataArray, templates: xr.DataArray) -> xr.DataArray:
+    """Return standard errors with the coords of templates."""
+    sizes = dict(getattr(template_sd, "sizes", {}))
+    if sizes != dict(templates.sizes):
+        raise ValueError(
+            f"template_sd has the sizes {sizes}; give those of the templates, "
+            f"{dict(templates.sizes)}, as refine_templates(...).templates.template_sd."
+        )
+    return templates.copy(data=template_sd.transpose(*templates.dims).values)
+
+
 def require_drawable(mixture: TemplateMixture) -> tuple[str, ...]:
     """Return the names of a mixture's axes but that of channels: one of curves, two of images."""
     axes = tuple(mixture.settings.dim_names)
@@ -212,9 +236,21 @@ def _draw_curves(
         aes: dict[str, list[Hashable]] = {"color": ["class"], "linestyle": ["class"]}
         cols = [] if channel is None else [channel]
         plot_collection = make_wrap(data, backend, pc_kwargs, aes=aes, cols=cols)
-    layers.draw(
-        plot_collection, "curve", draw_curve, data, aes=list(plot_collection.aes_set), x=axis
-    )
+    aesthetics = list(plot_collection.aes_set)
+    if "template_sd" in data:
+        bounds = [data["template"] + side * data["template_sd"] for side in (-BAND, BAND)]
+        # the plot takes the facets of a variable from its name
+        band = xr.concat(bounds, pd.Index(["lower", "upper"], name="bound")).rename("template")
+        layers.draw(
+            plot_collection,
+            "band",
+            draw_band,
+            band.to_dataset(),
+            aes=[each for each in aesthetics if each != "linestyle"],
+            x=axis,
+        )
+        data = data[["template"]]
+    layers.draw(plot_collection, "curve", draw_curve, data, aes=aesthetics, x=axis)
     layers.write(plot_collection, "xlabel", lambda *_: with_unit(data[axis], axis))
     layers.write(plot_collection, "ylabel", lambda *_: with_unit(data["template"], "template"))
     if channel is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
     from pymc_mcoem.templates.settings import TemplateSettings
 
-__all__ = ["RegisteringFamily", "seed_of"]
+__all__ = ["RegisteringFamily", "encoded", "seed_of"]
 
 type Arrays = Mapping[str, np.ndarray]
 
@@ -203,7 +203,7 @@ class RegisteringFamily(TemplateFamily):
             deferred("observations") as interrupts,
             CountProgress(progressbar, total, "Registered") as progress,
         ):
-            for index, data in _encoded(self, observations):
+            for index, data in encoded(self, observations):
                 try:
                     found.append(register(data))
                 except Exception as error:
@@ -246,7 +246,7 @@ def seed_of(
     return np.random.SeedSequence(random_seed, spawn_key=tuple(int(word) for word in words))
 
 
-def _encoded(
+def encoded(
     mixture: TemplateFamily, observations: Any
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yield the number and the encoded values of each observation."""

@@ -78,6 +78,30 @@ def test_curves_share_a_plot(curves, rng):
     assert collection.viz["xlabel"]["template"].item()["string"] == "time"
 
 
+def test_curves_have_bands_of_two_standard_errors(curves, rng):
+    theta = curves.parameters
+    theta["templates"][:] = rng.gamma(2.0, size=theta["templates"].shape)
+    shown = template_images(theta, curves)
+    errors = shown.copy(data=rng.gamma(1.0, size=shown.shape))
+    drawn = {"backend": "none", "template_sd": errors.transpose("time", "class")}
+    collection = plot_templates(theta, curves, **drawn)
+    for band, line, middle, error in zip(
+        collection.viz["band"]["template"].values,
+        collection.viz["curve"]["template"].values,
+        shown.values,
+        errors.values,
+        strict=True,
+    ):
+        np.testing.assert_allclose(band["y_bottom"], middle - 2 * error)
+        np.testing.assert_allclose(band["y_top"], middle + 2 * error)
+        assert band["color"] == line["color"]
+    one = plot_templates(theta, curves, coords={"class": 1}, **drawn)
+    assert one.viz["band"]["template"].size == 1
+    assert "band" not in plot_templates(theta, curves, visuals={"band": False}, **drawn).viz
+    with pytest.raises(ValueError, match=r"template_sd has the sizes \{'time': 9\}"):
+        plot_templates(theta, curves, template_sd=errors[0])
+
+
 def test_growing_images_have_a_row_a_class(images, theta, rng):
     history = path_of(theta, rng)
     collection = plot_template_history(history, images, n_snapshots=4, backend="none")
