@@ -324,8 +324,7 @@ def _axes(registration: Any) -> tuple[str, ...]:
             "registration: has no dimension 'class'; to draw one class keep the dimension, and "
             "name the class in coords, as {'class': [0]}."
         )
-    over = registration["template_mean"].dims[0]
-    if over != "class":
+    for over in set(registration["class_probability"].dims) - {"class"}:
         raise ValueError(
             f"registration: has {registration.sizes[over]} observations; choose one, as "
             f"registration.isel({over}=0)."

@@ -183,6 +183,19 @@ def test_displacements_are_arrows_in_pixels():
     np.testing.assert_allclose(end - begin, np.broadcast_to([2, -1], (24, 2)), atol=1e-12)
 
 
+def test_dims_may_be_in_any_order():
+    found = curve_registration(AGES)
+    turned = plot_registration(found.transpose("age", "class"), backend="none")
+    straight = plot_registration(found, backend="none")
+    for one, other in zip(
+        turned.viz["warped"]["registration"].values.ravel(),
+        straight.viz["warped"]["registration"].values.ravel(),
+        strict=True,
+    ):
+        if one is not None:
+            np.testing.assert_array_equal(one["y"], other["y"])
+
+
 def test_what_does_not_fit_the_registration_is_refused():
     found = image_registration((4, 6), (0, 0))
     with pytest.raises(ValueError, match=r"observation: has shape \(3, 3\)"):
