@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.linalg import block_diag
 from scipy.special import logsumexp
 from scipy.stats import gamma, multivariate_normal
 
@@ -275,17 +276,123 @@ def test_images_are_refined(rng):
     assert bool((found.templates.template_sd > 0).all())
 
 
-@pytest.mark.parametrize("covariance", ["diagonal", "full"])
-def test_other_covariances_have_the_same_information(covariance):
-    mixture, theta = toy()
-    other, same = toy(covariance=covariance)
-    data = mixture.encode(drawn(mixture, theta, 1)[0])
-    position = mixture.settings.deformation.mean + 0.1
-    found = [
-        ScoringStep(each, CarlinChibBurst())._linearized(data, values, 1, position).information
-        for each, values in ((mixture, theta), (other, same))
-    ]
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-8)
+def different(**options):
+    """Return a toy in which classes, coordinates and channels differ in everything, and θ."""
+    mixture, theta = toy(**options)
+    for name in ("noise_variance", "deformation_variance"):
+        if name in theta:
+            size = theta[name].size
+            theta[name] = np.linspace(0.03, 0.09, size).reshape(theta[name].shape)
+    if "deformation_covariance" in theta:
+        factors = np.random.default_rng(6).normal(size=(3, 2, 2))
+        theta["deformation_covariance"] = factors @ factors.transpose(0, 2, 1) + np.eye(2) / 9
+    return mixture, theta
+
+
+ALL = {
+    **SETTINGS,
+    "diagonal": {"covariance": "diagonal"},
+    "full": {"covariance": "full"},
+    "noise of each class and channel": {"noise": "class", "channels": ["a", "b"]},
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("j", [0, 2])
+def test_information_is_that_of_the_linear_model(name, j):
+    """Latents that are normal add J'ΓJ to the covariance of the noise, by which X is weighted."""
+    mixture, theta = different(**ALL[name])
+    settings, data = mixture.settings, observation(mixture, theta, name)
+    warp, basis = settings.deformation, settings.basis
+    beta, scale = warp.mean + np.array([0.1, -0.2]), 1.0
+    position = beta
+    if settings.scale is not None:
+        scale, position = 1.3, np.append(beta, np.log(1.3))
+    points = data["own_points"] if settings.own_points is not None else TIMES
+    mask = np.reshape(data["observed_mask"], (len(points), -1))
+    templates = np.atleast_2d(theta["templates"][j])
+
+    def design(beta):
+        return scale * basis.matrix(warp.evaluate(points, beta)[:, None])
+
+    if settings.covariance == "full":
+        prior = theta["deformation_covariance"][j]
+    elif settings.covariance == "diagonal":
+        prior = np.diag(theta["deformation_variance"][j])
+    else:
+        prior = theta["deformation_variance"][j] * np.eye(2)
+    steps = [1e-5 * np.eye(2)[k] for k in range(2)]
+    blocks, slopes, noises = [], [], []
+    for c, template in enumerate(templates):
+        seen = mask[:, c] > 0
+        columns = [(design(beta + step) - design(beta - step)) @ template / 2e-5 for step in steps]
+        if settings.scale is not None:
+            columns.append(design(beta) @ template)
+        noise = theta["noise_variance"][j] if settings.noise == "class" else theta["noise_variance"]
+        correlation = np.eye(len(points))
+        if settings.noise_covariance is not None:
+            correlation = settings.noise_covariance
+        blocks.append(design(beta)[seen])
+        slopes.append(np.array(columns).T[seen])
+        noises.append(np.atleast_1d(noise)[c] * correlation[np.ix_(seen, seen)])
+    if settings.scale is not None:
+        prior = block_diag(prior, 1 / (settings.scale[1] * scale))
+    slope, whole = np.concatenate(slopes), block_diag(*blocks)
+    covariance = slope @ prior @ slope.T + block_diag(*noises)
+    wanted = whole.T @ np.linalg.solve(covariance, whole)
+    found = ScoringStep(mixture, CarlinChibBurst())._linearized(data, theta, j, position)
+    np.testing.assert_allclose(found.information, wanted, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", ["channels", "noise of each class", "scale"])
+def test_scores_of_classes_that_differ(name, rng):
+    mixture, theta = different(**SETTINGS[name])
+    theta["deformation_variance"] = np.full(3, 0.3)
+    data = observation(mixture, theta, name)
+    z = z_scores(burst_scores(mixture, theta, data, rng), exact_score(mixture, theta, data))
+    assert np.abs(z).max() < 5.0
+
+
+def test_an_observation_counts_by_its_share_of_the_draws():
+    mixture, theta = toy(noise_variance=9.0)
+    data = observation(mixture, theta, "plain")
+    step, sums = ScoringStep(mixture, CarlinChibBurst()), Sums(mixture)
+    step.add(sums, data, theta, np.random.default_rng(3), 60, 10)
+    _, sweeps = step._burst.with_draws(
+        data, theta, np.random.default_rng(3), step._burst.initial_state(), draws=60, tune=10
+    )
+    classes, positions = sweeps.class_index[10:], sweeps.position[10:]
+    assert len(np.unique(classes)) == 3
+    for j in range(3):
+        place = positions[classes == j].mean(axis=0)
+        linear = step._linearized(data, theta, j, place).information
+        np.testing.assert_allclose(sums.information[j], np.mean(classes == j) * linear)
+
+
+def test_a_step_and_its_errors_are_those_of_the_formulas(rng):
+    mixture, theta = different(**ALL["noise of each class and channel"])
+    step, sums = ScoringStep(mixture, CarlinChibBurst()), Sums(mixture)
+    for values in drawn(mixture, theta, 30):
+        step.add(sums, mixture.encode(values), theta, rng, 10, 5)
+    for scale in (1.0, 1e4):  # in the second the errors by the scores are the larger
+        sums.outer *= scale
+        found = step.moved(sums, theta)
+        for j in range(3):
+            priors = [step._prior_precision / noise for noise in theta["noise_variance"][j]]
+            prior = block_diag(*priors)
+            inverse = np.linalg.inv(sums.information[j] + prior)
+            after = theta["templates"][j].ravel() + inverse @ sums.scores[j]
+            np.testing.assert_allclose(found.theta["templates"][j].ravel(), after)
+            design = block_diag(*[mixture.mean_design()] * 2)
+            variances = [
+                np.diagonal(design @ each @ design.T)
+                for each in (inverse, inverse @ (sums.outer[j] + prior) @ inverse)
+            ]
+            errors = np.sqrt(np.maximum(*variances)).reshape(2, -1).T
+            np.testing.assert_allclose(found.errors[j], errors)
+            shown = design @ (after - theta["templates"][j].ravel())
+            length = np.sqrt(np.mean(np.square(shown / errors.T.ravel())))
+            np.testing.assert_allclose(found.lengths[j], length)
 
 
 def test_the_same_observations_give_the_same_templates():
