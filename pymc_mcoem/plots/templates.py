@@ -100,8 +100,8 @@ def plot_templates(
     ------
     TypeError, ValueError
         If `parameters` is not a Dataset with weights, the templates do not have the mixture's size
-        or have more than two axes, `template_sd` has other dims or sizes than the templates, or a
-        key of a visual is not valid.
+        or have more than two axes, `template_sd` is not one of these templates, or a key of a
+        visual is not valid.
 
     Notes
     -----
@@ -198,15 +198,27 @@ def draw_images(
     layers.draw(collection, "ticks", frame_image, data, axes=grid, store=False)
 
 
-def _like(template_sd: xr.DataArray, templates: xr.DataArray) -> xr.DataArray:
-    """Return standard errors with the coords of templates."""
-    sizes = dict(getattr(template_sd, "sizes", {}))
-    if sizes != dict(templates.sizes):
-        raise ValueError(
-            f"template_sd has the sizes {sizes}; give those of the templates, "
-            f"{dict(templates.sizes)}, as refine_templates(...).templates.template_sd."
+def _like(template_sd: Any, templates: xr.DataArray) -> xr.DataArray:
+    """Return standard errors in the order of templates; refuse those of other templates."""
+    if not isinstance(template_sd, xr.DataArray):
+        raise TypeError(
+            f"template_sd: got a {type(template_sd).__name__}; give the DataArray "
+            "refine_templates(...).templates['template_sd']."
         )
-    return templates.copy(data=template_sd.transpose(*templates.dims).values)
+    if dict(template_sd.sizes) != dict(templates.sizes):
+        raise ValueError(
+            f"template_sd has the sizes {dict(template_sd.sizes)}; give those of the templates, "
+            f"{dict(templates.sizes)}, as refine_templates(...).templates['template_sd']."
+        )
+    for dim in templates.dims:
+        if set(template_sd[dim].values.tolist()) != set(templates[dim].values.tolist()):
+            raise ValueError(
+                f"template_sd has other labels than the templates along {dim!r}; give those of "
+                "the same mixture and classes."
+            )
+    if (template_sd < 0).any():
+        raise ValueError("template_sd has negative values; give standard errors.")
+    return template_sd.reindex_like(templates).transpose(*templates.dims)
 
 
 def require_drawable(mixture: TemplateMixture) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
+from scipy.linalg import LinAlgError, cho_solve, solve_triangular
 
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
 from pymc_mcoem.compiling.backends import interpreted_mode
@@ -36,6 +37,11 @@ __all__ = ["RefinedTemplates", "refine_templates"]
 
 type Arrays = Mapping[str, np.ndarray]
 
+_log = logging.getLogger("pymc_mcoem")
+
+#: Where the prior has more than this share of the variance, observations tell no template.
+PRIOR_SHARE = 0.5
+
 
 @dataclass(frozen=True)
 class RefinedTemplates:
@@ -48,8 +54,9 @@ class RefinedTemplates:
     templates : Dataset
         ``template`` on the observation's axes, as from `template_images`, and its standard error
         ``template_sd``, both (class, *grid), with channels last; and ``last_step`` (class), how far
-        the last step moved the template: the root mean square, in standard errors. More rounds help
-        if it is above one. A class with less than one observation keeps its template and has NaN.
+        the last step moved the template: the root mean square, in standard errors. The standard
+        error is NaN where the observations say less than the prior, such as where none has a value,
+        and in a class with less than one observation, which keeps its template.
     """
 
     parameters: xr.Dataset
@@ -81,8 +88,9 @@ def refine_templates(
         ``average_from``.
     mixture : TemplateMixture
     observations : array_like, DataArray, DataFrame, or iterable
-        Those that were learned, or a sample of them, as `OnlineEM.partial_fit` takes them. Standard
-        errors are those of so many observations. All are held in memory.
+        Those that were learned, or a sample of them, as `OnlineEM.partial_fit` takes them, but
+        without labels. Standard errors are those of so many observations, and the other parameters
+        are learned from these alone. All are held in memory.
     rounds : int
         Passes over the observations; each makes one step.
     draws, tune : int
@@ -100,8 +108,8 @@ def refine_templates(
     Raises
     ------
     ValueError, TypeError
-        If an argument is out of its range, as `TemplateMixture.register` says, or there is only one
-        observation.
+        If an argument is out of its range, as `TemplateMixture.register` says, or `observations`
+        are none or a single one that is not in a list.
     FloatingPointError, RuntimeError
         If the burst of an observation fails; the error names it.
 
@@ -114,7 +122,7 @@ def refine_templates(
     summed over observations. The information A_j is that of models which are linear in α_j, β and
     log λ around the mean of the burst's draws in class j (Lindstrom and Bates, 1990): with the
     design X = λΦ(D(u, β)), the derivatives J of λ f_j(D(u, β)) by (β, log λ), and the precision Q
-    of their prior,
+    of their prior, bλ for log λ,
 
     .. math:: X^T X/σ^2 - B^T (J J^T/σ^2 + Q)^{-1} B, \qquad B = J X/σ^2,
 
@@ -129,12 +137,18 @@ def refine_templates(
     The other parameters make an M-step. Standard errors are the larger of two: those of the
     covariance A_j⁻¹, and those of A_j⁻¹ V_j A_j⁻¹, where V_j is the sum of s_ij s_ijᵀ over
     observations plus the prior's precision. The second do not trust the model of the noise, but
-    are often too small in small samples. Under α ≥ 0 a step ends at the nearest such α by the
-    metric A_j, and coefficients at zero count as known.
+    are often too small in small samples. Both are of θ before the last step. Under α ≥ 0 a step
+    ends at the nearest such α by the metric A_j, and standard errors are as without that bound.
 
-    Standard errors are those of large samples. Parts that they lack: which class an observation is
-    of, γ_j² and σ², and a prior of γ_j² that is wrong. Cost: a burst for each observation and
-    round, and a product of matrices, kernels by points, for each class it may be of.
+    **Limits.** Standard errors are those of large samples. They lack that classes may be confused,
+    that γ_j² and σ² are estimates, and that the prior of γ_j² may be wrong: if warps stray by more
+    than it expects, as those of `simulate_curves` do under the default, bands are too narrow. A log
+    line tells when the last step was larger than the standard errors. Far from the maximum, as at
+    random templates, steps may lead away: start from what was learned.
+
+    **Cost.** A burst for each observation and round, and a product of matrices, kernels by points,
+    for each class it may be of. Memory has two matrices a class with a row and a column for each
+    coefficient of all channels.
 
     References
     ----------
@@ -193,6 +207,13 @@ def refine_templates(
                 interrupts.between()
             found = step.moved(sums, theta)
             theta = found.theta
+    if (far := np.flatnonzero(found.lengths > 1.0)).size:
+        _log.warning(
+            "refine_templates: the last step moved the templates of classes %s by more than their "
+            "standard errors; give more rounds= than %d.",
+            far.tolist(),
+            rounds,
+        )
     labeled = mixture.to_dataset(theta)
     templates = template_images(labeled, mixture)
     return RefinedTemplates(
@@ -338,11 +359,10 @@ class ScoringStep:
             )
             before = templates[j].ravel()
             try:
-                after, covariances = stepped(
+                after, inverse = stepped(
                     before,
                     sums.scores[j],
                     sums.information[j] + prior,
-                    sums.outer[j] + prior,
                     nonnegative=settings.coefficients == "nonnegative",
                 )
             except LinAlgError:
@@ -350,11 +370,15 @@ class ScoringStep:
                     f"observations: they do not determine the template of class {j}; give more "
                     "of them, or raise template_strength of the priors."
                 ) from None
-            variances = [np.einsum("sl,lm,sm->s", design, each, design) for each in covariances]
-            errors[j] = np.sqrt(np.maximum(*variances))
-            with np.errstate(divide="ignore", invalid="ignore"):
-                lengths = (design @ (after - before)) / errors[j]
-            moved[j] = np.sqrt(np.mean(np.square(lengths[errors[j] > 0])))
+            rows = design @ inverse
+            by_model = (rows * design).sum(axis=1)
+            by_prior = ((rows @ prior) * rows).sum(axis=1)
+            by_scores = ((rows @ sums.outer[j]) * rows).sum(axis=1) + by_prior
+            own = np.sqrt(np.maximum(by_model, by_scores))
+            # a prior that only smooths has no error to tell
+            errors[j] = np.where(by_prior > PRIOR_SHARE * by_model, np.nan, own)
+            lengths = (design @ (after - before)) / own
+            moved[j] = np.sqrt(np.mean(np.square(lengths)))
             templates[j] = after.reshape(templates[j].shape)
         channels_last = errors.reshape(settings.n_classes, settings.n_channels, -1).swapaxes(1, 2)
         return Moved(
@@ -477,43 +501,28 @@ class ScoringStep:
 
 
 def stepped(
-    template: np.ndarray,
-    score: np.ndarray,
-    information: np.ndarray,
-    spread: np.ndarray,
-    *,
-    nonnegative: bool,
-) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return coefficients after a step, and their covariance by the model and by the scores.
+    template: np.ndarray, score: np.ndarray, information: np.ndarray, *, nonnegative: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return coefficients after a step, and the inverse of the information.
 
     Parameters
     ----------
     template, score : ndarray of shape (n,)
-    information, spread : ndarray of shape (n, n)
-        Information, and covariance of the score.
+    information : ndarray of shape (n, n)
     nonnegative : bool
-        Whether coefficients are kept from below zero; those at zero have no variance.
+        Whether coefficients are kept from below zero.
 
     Examples
     --------
-    >>> found, (by_model, by_scores) = stepped(
-    ...     np.ones(2), np.array([2.0, -8.0]), 4 * np.eye(2), 8 * np.eye(2), nonnegative=True
-    ... )
-    >>> found, by_model.diagonal(), by_scores.diagonal()
-    (array([1.5, 0. ]), array([0.25, 0.  ]), array([0.5, 0. ]))
+    >>> found, inverse = stepped(np.ones(2), np.array([2.0, -8.0]), 4 * np.eye(2), nonnegative=True)
+    >>> found, inverse.diagonal()
+    (array([1.5, 0. ]), array([0.25, 0.25]))
     """
     lower = np.linalg.cholesky(information)
     found = template + cho_solve((lower, True), score)
-    free = np.ones(len(found), dtype=bool)
     if nonnegative and (found < 0).any():
         import_whole("scipy.optimize")
         from scipy.optimize import nnls
 
         found, _ = nnls(lower.T, lower.T @ found)
-        free = found > 0
-    block = np.ix_(free, free)
-    factor = cho_factor(information[block], lower=True)
-    by_model, by_scores = np.zeros((2, *information.shape))
-    by_model[block] = cho_solve(factor, np.eye(free.sum()))
-    by_scores[block] = by_model[block] @ spread[block] @ by_model[block]
-    return found, (by_model, by_scores)
+    return found, cho_solve((lower, True), np.eye(len(found)))

@@ -98,8 +98,20 @@ def test_curves_have_bands_of_two_standard_errors(curves, rng):
     one = plot_templates(theta, curves, coords={"class": 1}, **drawn)
     assert one.viz["band"]["template"].size == 1
     assert "band" not in plot_templates(theta, curves, visuals={"band": False}, **drawn).viz
-    with pytest.raises(ValueError, match=r"template_sd has the sizes \{'time': 9\}"):
-        plot_templates(theta, curves, template_sd=errors[0])
+    turned = errors.isel({"class": [1, 0], "time": slice(None, None, -1)})
+    again = plot_templates(theta, curves, backend="none", template_sd=turned)
+    for one, other in zip(
+        again.viz["band"]["template"].values, collection.viz["band"]["template"].values, strict=True
+    ):
+        np.testing.assert_array_equal(one["y_top"], other["y_top"])
+    for wrong, kind, words in (
+        (errors[0], ValueError, r"template_sd has the sizes \{'time': 9\}"),
+        (errors.assign_coords({"class": [1, 2]}), ValueError, "other labels .* along 'class'"),
+        (-errors, ValueError, "negative"),
+        (errors.to_dataset(name="template_sd"), TypeError, "got a Dataset"),
+    ):
+        with pytest.raises(kind, match=words):
+            plot_templates(theta, curves, template_sd=wrong)
 
 
 def test_growing_images_have_a_row_a_class(images, theta, rng):
