@@ -66,7 +66,7 @@ def plot_templates(
     parameters : Dataset
         Parameters θ; ``templates`` (class, basis) and ``weights`` (class) are used.
     mixture : TemplateMixture
-    template_sd : DataArray of shape (class, *grid), optional
+    template_sd : DataArray of shape ``(class, *grid)``, optional
         Standard errors of the templates, as ``refine_templates(...).templates.template_sd``. Curves
         then have bands of two of them on either side; images are drawn without.
     coords : mapping, optional

@@ -53,8 +53,8 @@ class RefinedTemplates:
         Parameters θ, as `OnlineEM.parameters` has them.
     templates : Dataset
         ``template`` on the observation's axes, as from `template_images`, and its standard error
-        ``template_sd``, both (class, *grid), with channels last; and ``last_step`` (class), how far
-        the last step moved the template: the root mean square, in standard errors. The standard
+        ``template_sd``, both ``(class, *grid)``, with channels last; and ``last_step`` (class), how
+        far the last step moved the template: the root mean square, in standard errors. The standard
         error is NaN where the observations say less than the prior, such as where none has a value,
         and in a class with less than one observation, which keeps its template.
     """
