@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
     from pymc_mcoem.templates.settings import TemplateSettings
 
-__all__ = ["RegisteringFamily", "encoded", "seed_of"]
+__all__ = ["RegisteringFamily", "encoded", "own_failure", "seed_of"]
 
 type Arrays = Mapping[str, np.ndarray]
 
@@ -207,14 +207,7 @@ class RegisteringFamily(TemplateFamily):
                 try:
                     found.append(register(data))
                 except Exception as error:
-                    require_own_fault(error)
-                    kind = (
-                        FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
-                    )
-                    raise kind(
-                        f"observation {index}, counted from 0, cannot be registered: {error} Leave "
-                        "it out."
-                    ) from error
+                    raise own_failure(error, index, "cannot be registered") from error
                 progress.advance()
                 interrupts.between()
         if not found:
@@ -244,6 +237,13 @@ def seed_of(
         digest.update((np.asarray(data[name]) + 0.0).astype("<f8").tobytes())
     words = np.frombuffer(digest.digest()[:16], dtype="<u4")
     return np.random.SeedSequence(random_seed, spawn_key=tuple(int(word) for word in words))
+
+
+def own_failure(error: Exception, index: int, what: str) -> Exception:
+    """Return the error that names an observation; raise those that are not its own fault."""
+    require_own_fault(error)
+    kind = FloatingPointError if isinstance(error, ArithmeticError) else RuntimeError
+    return kind(f"observation {index}, counted from 0, {what}: {error} Leave it out.")
 
 
 def encoded(
