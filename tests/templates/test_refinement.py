@@ -470,9 +470,7 @@ def test_errors_name_what_is_wrong(monkeypatch):
         with pytest.raises(ValueError, match=words):
             mcoem.refine_templates(theta, mixture, observations, **{"progressbar": False, **given})
     monkeypatch.setattr(ScoringStep, "_score", lambda *_: np.full(5, np.nan))
-    with pytest.raises(
-        FloatingPointError, match="observation 0, .* cannot be used: the"
-    ):
+    with pytest.raises(FloatingPointError, match=r"observation 0, .* cannot be used: the"):
         mcoem.refine_templates(theta, mixture, stream, **FEW)
 
 
