@@ -29,10 +29,10 @@ PART = "part"
 CHANNEL = "channel"
 #: Names of dimensions and variables of the model, which no axis of an observation may have.
 RESERVED = {
-    *("class", "basis", "deformation_coordinate", "learned_coordinate"),
+    *("class", "basis", "deformation_coordinate", "learned_coordinate", "rigid_coordinate"),
     *("learned_coordinate_column", "chain", "draw", "sample"),
     *("class_index", "deformation", "scale", "offset", "observation", "weights", "templates"),
-    *("noise_variance", "deformation_variance", "deformation_covariance"),
+    *("noise_variance", "deformation_variance", "deformation_covariance", "rigid_variance"),
     *("observed_values", "observed_mask", "own_points", OWN_POINT),
 }
 #: Names in statistics, histories and results too, which parameters with channels are beside.
@@ -40,7 +40,7 @@ RESERVED_BESIDE_CHANNELS = RESERVED | {
     *("acceptance", "class_acceptance", "class_log_weight", "class_of", "class_probability"),
     *("class_weight", "deformation_outer", "effective_size", "gain", "log_evidence", "log_scale"),
     *("observed_points", "seconds", "squared_norm", "step", "template_gram", "reason", "trouble"),
-    *("template_projection", "updated", "waiting", "basis_row", "basis_column", "coordinate"),
+    *("rigid_squares", "template_projection", "updated", "waiting", "basis_row", "basis_column", "coordinate"),
     *(
         f"{name}_{kind}"
         for name in ("aligned", "deformation", "inverse", "offset", "scale", "template", "warp")
@@ -189,6 +189,17 @@ class TemplateSettings:
         return np.flatnonzero(self.deformation.learned)
 
     @property
+    def rigid(self) -> np.ndarray:
+        """Indices of the coordinates of β that have a learned variance each, shape (n_rigid,)."""
+        return np.flatnonzero(self.deformation.rigid)
+
+    @property
+    def rigid_prior(self) -> tuple[np.ndarray, float]:
+        """Mode (n_rigid,) and weight, in observations, of the prior of the rigid variances."""
+        modes = np.diagonal(self.deformation.covariance)[self.rigid]
+        return modes, self.deformation.rigid_weight or 0.0
+
+    @property
     def base_covariance(self) -> np.ndarray:
         """Learned block of M, shape (n_learned, n_learned); the identity where it is diagonal."""
         if self.covariance == "diagonal":
@@ -197,8 +208,12 @@ class TemplateSettings:
 
     @property
     def whole_covariance(self) -> np.ndarray:
-        """M with `base_covariance` as its learned block, shape (n_parameters, n_parameters)."""
+        """M with `base_covariance` as its learned block, shape (n_parameters, n_parameters).
+
+        Variances of rigid coordinates are one, as they are parameters.
+        """
         found = np.array(self.deformation.covariance)
+        found[self.rigid, self.rigid] = 1.0
         found[np.ix_(self.learned, self.learned)] = self.base_covariance
         return found
 
@@ -240,6 +255,11 @@ def check_settings(
     ):
         if options[name] not in choices:
             raise ValueError(f"{name} is {options[name]!r}; choose from {choices}.")
+    if options["covariance"] == "full" and deformation.rigid.any():
+        raise ValueError(
+            "covariance is 'full', but the rigid motion learns variances of its own; leave out the "
+            "weight of its prior, or take another covariance."
+        )
     shape, names, coords = _grid(len(locations), options)
     channel_name, channel_labels = read_channels(options["channels"])
     _check_channels(channel_name, names, options)

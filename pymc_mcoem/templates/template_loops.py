@@ -253,6 +253,9 @@ class TemplateFunctions(ABC):
         if settings.channel_shape and len(gram) < self._n_channels:
             gram = np.repeat(gram, self._n_channels, axis=0)
         found = [projection, gram, (weights * away.T) @ away, squares, counts]
+        if settings.rigid.size:
+            moved = positions[:, settings.rigid] - settings.deformation.mean[settings.rigid]
+            found.append(weights @ moved**2)
         if settings.scale is not None:
             found += [once.sum(), weights @ positions[:, self._scale_at]]
         return [np.asarray(each) for each in found]
@@ -363,6 +366,8 @@ class TemplateFunctions(ABC):
         if learned.size:
             own = np.sqrt(values["deformation_variance"])
             deviations[:, learned] = own if settings.covariance == "diagonal" else own[:, None]
+        if settings.rigid.size:
+            deviations[:, settings.rigid] = np.sqrt(values["rigid_variance"])
         log_deviations = np.log(deviations).sum(axis=1) + self._log_deviations.sum()
         return precision, deviations, -log_deviations - constant
 
