@@ -254,30 +254,29 @@ class _DeformationPrior:
             flags = settings.deformation.learned.astype(np.float64)
             self.deviations = flags * deviation + (1.0 - flags) * self.deviations
 
-    def _block(self, constant: np.ndarray, learned: TensorVariable) -> TensorVariable:
+    def _block(self, others: TensorVariable, learned: TensorVariable) -> TensorVariable:
         rows, columns = np.ix_(self.learned, self.learned)
-        return pt.set_subtensor(pt.as_tensor_variable(constant)[rows, columns], learned)
+        return pt.set_subtensor(others[rows, columns], learned)
 
     def cholesky(self) -> TensorVariable:
-        factor = np.linalg.cholesky(self.base)
-        if self.full is not None:
-            return self._block(factor, cholesky(self.full))
-        return pt.as_tensor_variable(factor) * self.deviations[:, None]
+        factor = pt.as_tensor_variable(np.linalg.cholesky(self.base)) * self.deviations[:, None]
+        return factor if self.full is None else self._block(factor, cholesky(self.full))
 
     def covariance(self) -> TensorVariable:
-        if self.full is not None:
-            return self._block(self.base, self.full)
-        return self.base * self.deviations[:, None] * self.deviations[None, :]
+        scaled = pt.as_tensor_variable(self.base) * self.deviations[:, None]
+        found = scaled * self.deviations[None, :]
+        return found if self.full is None else self._block(found, self.full)
 
     def precision(self) -> TensorVariable:
-        if self.full is not None:
-            factor = solve_triangular(
-                cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
-            )
-            return self._block(self.base_precision, matrix_product(factor.T, factor))
         # `computed_once` makes it n quotients instead of n²
         shares = computed_once(1.0 / pt.as_tensor_variable(self.deviations))
-        return self.base_precision * (shares[:, None] * shares[None, :])
+        found = self.base_precision * (shares[:, None] * shares[None, :])
+        if self.full is None:
+            return found
+        factor = solve_triangular(
+            cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
+        )
+        return self._block(found, matrix_product(factor.T, factor))
 
 
 def _statistics(

@@ -263,11 +263,6 @@ def check_settings(
     ):
         if options[name] not in choices:
             raise ValueError(f"{name} is {options[name]!r}; choose from {choices}.")
-    if options["covariance"] == "full" and deformation.rigid.any():
-        raise ValueError(
-            "covariance is 'full', but the rigid motion learns variances of its own; leave out the "
-            "weight of its prior, or take another covariance."
-        )
     shape, names, coords = _grid(len(locations), options)
     channel_name, channel_labels = read_channels(options["channels"])
     _check_channels(channel_name, names, options)

@@ -355,6 +355,8 @@ class TemplateFunctions(ABC):
         settings, precision, d = self._settings, self._precision, len(self._precision)
         learned, constant = settings.learned, 0.5 * d * np.log(2.0 * np.pi)
         deviations = np.ones((settings.n_classes, d))
+        if settings.rigid.size:
+            deviations[:, settings.rigid] = np.sqrt(values["rigid_variance"])
         if self._has_precisions:
             factors = np.linalg.cholesky(values["deformation_covariance"])
             whiten = np.linalg.inv(factors)
@@ -362,12 +364,11 @@ class TemplateFunctions(ABC):
             precision[:, learned[:, None], learned] = whiten.transpose((0, 2, 1)) @ whiten
             log_deviations = np.log(np.diagonal(factors, 0, 1, 2)).sum(axis=1)
             log_deviations += np.delete(self._log_deviations, learned).sum()
+            log_deviations += np.log(deviations).sum(axis=1)
             return precision, deviations, -log_deviations - constant
         if learned.size:
             own = np.sqrt(values["deformation_variance"])
             deviations[:, learned] = own if settings.covariance == "diagonal" else own[:, None]
-        if settings.rigid.size:
-            deviations[:, settings.rigid] = np.sqrt(values["rigid_variance"])
         log_deviations = np.log(deviations).sum(axis=1) + self._log_deviations.sum()
         return precision, deviations, -log_deviations - constant
 

@@ -62,21 +62,29 @@ def test_nothing_is_learned_without_a_weight():
     assert mixture.describe() != strokes().describe()
 
 
-def test_the_density_of_the_deformation_has_the_variances_of_the_class(rng):
-    mixture = strokes()
+@pytest.mark.parametrize("covariance", ["scaled", "diagonal", "full"])
+def test_the_density_of_the_deformation_has_the_variances_of_the_class(covariance, rng):
+    mixture = strokes(covariance=covariance)
     theta = {**mixture.model_parameters(), "rigid_variance": VARIANCES}
-    theta["deformation_variance"] = np.array([0.3, 0.7])
+    gamma = np.array([0.3, 0.7])
+    if covariance == "full":
+        gamma = gamma[:, None, None] * (np.eye(8) + 0.2)
+        theta["deformation_covariance"] = gamma
+    else:
+        gamma = gamma[:, None] * np.ones(8) if covariance == "diagonal" else gamma
+        theta["deformation_variance"] = gamma
     mixture.set_model_parameters(theta)
     settings = mixture.settings
     logp = mixture.model.compile_logp(vars=[mixture.model["deformation"]])
     for j in range(2):
-        covariance = np.array(settings.deformation.covariance)
+        matrix = np.array(settings.deformation.covariance)
         block = np.ix_(settings.learned, settings.learned)
-        covariance[block] *= theta["deformation_variance"][j]
+        own = {"scaled": matrix[block] * gamma[j], "full": gamma[j]}
+        matrix[block] = own.get(covariance, np.diag(np.atleast_1d(gamma[j])))
         # angle, zoom, center, translation
-        covariance[[0, 1, 4, 5], [0, 1, 4, 5]] = VARIANCES[j]
-        beta = rng.normal(size=len(covariance))
-        expected = stats.multivariate_normal(settings.deformation.mean, covariance).logpdf(beta)
+        matrix[[0, 1, 4, 5], [0, 1, 4, 5]] = VARIANCES[j]
+        beta = rng.normal(size=len(matrix))
+        expected = stats.multivariate_normal(settings.deformation.mean, matrix).logpdf(beta)
         found = logp({"class_index": j, "deformation": beta})
         np.testing.assert_allclose(found, expected, rtol=1e-10)
 
@@ -224,11 +232,6 @@ def test_they_are_saved_sent_and_merged(learned, tmp_path):
 def test_a_weight_that_cannot_be_is_refused(weight):
     with pytest.raises(ValueError, match=r"weight is .*give a positive number of observations"):
         RigidMotion(weight=weight)
-
-
-def test_a_full_covariance_has_none():
-    with pytest.raises(ValueError, match="covariance is 'full', but the rigid motion"):
-        strokes(covariance="full")
 
 
 def test_motions_of_a_sum_agree_on_the_weight():

@@ -55,6 +55,9 @@ MIXTURES = {
     "field and learned motion": lambda: mixture_of(
         field() + RigidMotion([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], weight=5.0), covariance="diagonal"
     ),
+    "full and learned motion": lambda: mixture_of(
+        RigidMotion(0.2, weight=5.0) + field(), covariance="full"
+    ),
     "learned motion with a scale": lambda: mixture_of(
         RigidMotion(0.2, weight=5.0) + field(), scale=(9.0, 10.0)
     ),
