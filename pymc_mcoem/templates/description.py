@@ -40,6 +40,7 @@ def describe_mixture(settings: TemplateSettings, priors: TemplatePriors) -> dict
     return {
         **channels,
         **({} if settings.offset is None else {"offset": str(settings.offset)}),
+        **({"rigid_weight": str(deformation.rigid_weight)} if settings.rigid.size else {}),
         "points": _digest(settings.points),
         "basis": f"{basis!r}, {_digest(basis.matrix(settings.points))}",
         "deformation": f"{deformation!r}, {_digest(warped)}, {_digest(deformation.covariance)}",

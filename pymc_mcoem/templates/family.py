@@ -159,8 +159,8 @@ class TemplateFamily(TemplateObservations, Family):
             is not positive semidefinite.
         """
         super().check_statistics(statistics)
-        for name in ("squared_norm", "observed_points"):
-            if not (np.asarray(statistics[name]) >= -ROUNDING).all():
+        for name in ("squared_norm", "observed_points", "rigid_squares"):
+            if name in statistics and not (np.asarray(statistics[name]) >= -ROUNDING).all():
                 raise ValueError(f"statistics: {name} is negative; look at the E-step.")
         for name in ("deformation_outer", "template_gram"):
             for index, matrices in enumerate(statistics[name]):
@@ -246,6 +246,7 @@ class TemplateFamily(TemplateObservations, Family):
             gram_bands=self.settings.basis.gram_bands,
             n_free=n_free(self.settings),
             base_covariance=self.settings.base_covariance,
+            rigid_prior=self.settings.rigid_prior,
             covariance=self.settings.covariance,
             noise=self.settings.noise,
             coefficients=self.settings.coefficients,
@@ -315,7 +316,7 @@ class TemplateFamily(TemplateObservations, Family):
             are negative or do not sum to one, or a variance is not positive.
         """
         checked = super().check_parameters(parameters)
-        for name in ("noise_variance", "deformation_variance"):
+        for name in ("noise_variance", "deformation_variance", "rigid_variance"):
             if name in checked and not (checked[name] > 0).all():
                 raise ValueError(
                     f"parameters: {name} is {checked[name]}; give variances greater than zero."

@@ -96,11 +96,14 @@ class ImageGrid:
         self.width = 2.0 * max(float(axis[1] - axis[0]) for axis in self.landmarks)
         self.spacing = spacing
 
-    def rigid_motion(self, variance: float, reach: Mapping[str, float] | None) -> RigidMotion:
+    def rigid_motion(
+        self, variance: float, reach: Mapping[str, float] | None, weight: float | None = None
+    ) -> RigidMotion:
         """Return rigid motions that reach so many degrees, pixels and percent.
 
         Each is two standard deviations of the prior. What is left out has `variance`. Searches
-        start from as many angles as it takes that none within reach is farther than `REACH`.
+        start from as many angles as it takes that none within reach is farther than `REACH`. With a
+        `weight`, in images, these variances are where learning starts.
 
         Examples
         --------
@@ -111,7 +114,7 @@ class ImageGrid:
         array([  0.,  60., -60.])
         """
         if reach is None:
-            return RigidMotion(variance)
+            return RigidMotion(variance, weight=weight)
         _check_reach(reach)
         one = {"degrees": np.deg2rad(1.0), "percent": 0.01, "pixels": self.spacing}
         variances = {
@@ -126,6 +129,7 @@ class ImageGrid:
         return RigidMotion(
             [variances["degrees"], variances["percent"], *[variances["pixels"]] * 4],
             angles=[0.0, *np.column_stack([steps, -steps]).ravel()],
+            weight=weight,
         )
 
 

@@ -22,6 +22,7 @@ def maximize_templates(
     priors: TemplatePriors,
     gram: np.ndarray,
     base_covariance: np.ndarray,
+    rigid_prior: tuple[np.ndarray, float] | None = None,
     covariance: Literal["scaled", "diagonal", "full"] = "scaled",
     noise: Literal["shared", "class"] = "shared",
     coefficients: Literal["real", "nonnegative"] = "real",
@@ -48,6 +49,8 @@ def maximize_templates(
         Gram matrix of the basis.
     base_covariance : ndarray of shape (d, d)
         Learned block of the base covariance M.
+    rigid_prior : tuple of (ndarray of shape (n_rigid,), float), optional
+        Mode and weight of the prior of the variances of rigid coordinates.
     covariance : {"scaled", "diagonal", "full"}
         Γ_j = γ_j² M, Γ_j = diag(γ_jk²), or any Γ_j.
     noise : {"shared", "class"}
@@ -71,7 +74,8 @@ def maximize_templates(
     -------
     dict of str to ndarray
         ``weights`` (C,), ``templates`` (C, L), ``noise_variance`` () or (C,), and
-        ``deformation_variance`` (C,) or (C, d) or ``deformation_covariance`` (C, d, d). With
+        ``deformation_variance`` (C,) or (C, d) or ``deformation_covariance`` (C, d, d), and
+        ``rigid_variance`` (C, n_rigid) where rigid coordinates are learned. With
         channels ``templates`` (C, n_channels, L) and ``noise_variance`` (n_channels,) or
         (C, n_channels).
 
@@ -86,6 +90,8 @@ def maximize_templates(
     * ω_j = (s1_j + (e_j−1)/n*) / (1 + Σ(e−1)/n*)
     * γ_j² = (tr M⁻¹s4_j + 2b/n*) / (d s1_j + 2(a+1)/n*)
     * Γ_j = (s4_j + Λ/n*) / (s1_j + (ν+d+1)/n*)
+    * τ_jk² = (s6_jk + v τ_0k²/n*) / (s1_j + v/n*), of rigid coordinates with the running means s6
+      ``"rigid_squares"`` (C, n_rigid) of (β_k − m_k)², and the prior's mode τ_0k² and weight v
 
     Under α ≥ 0 the first is the quadratic program min αᵀQα − 2αᵀr with Q and r the matrix and
     the right-hand side above: with Q = LLᵀ it is min ‖Lᵀα − L⁻¹r‖², which
@@ -127,6 +133,11 @@ def maximize_templates(
         ),
         **_deformations(statistics, share, priors, base_covariance, covariance, waiting),
     }
+    if rigid_prior is not None and rigid_prior[0].size:
+        modes, weight = rigid_prior
+        above = np.asarray(statistics["rigid_squares"]) + share * weight * modes
+        below = np.where(waiting, 1.0, mass + share * weight)[:, None]
+        found["rigid_variance"] = _ratio(above, below, "rigid variance", "the motion's weight")
     shared = {"weights"} if noise == "class" else {"weights", "noise_variance"}
     for name, value in found.items():
         if waiting.any() and name not in shared:

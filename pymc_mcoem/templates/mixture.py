@@ -102,7 +102,8 @@ class TemplateMixture(RegisteringFamily):
         (class), ``templates`` (class, basis), with channels (class, channel, basis),
         ``noise_variance``, with channels (channel) or (class, channel), ``deformation_variance``
         (class) or (class, learned_coordinate) or ``deformation_covariance`` (class,
-        learned_coordinate, learned_coordinate_column)) and for the observation
+        learned_coordinate, learned_coordinate_column), and ``rigid_variance`` (class,
+        rigid_coordinate) where a `RigidMotion` has a weight) and for the observation
         (``observed_values`` with zeros where points are missing, ``observed_mask``, and
         ``own_points`` if observations bring theirs).
     parameters : xarray.Dataset
@@ -120,7 +121,8 @@ class TemplateMixture(RegisteringFamily):
     Labels ``modelFunc``, ``mixtModelVect`` and ``exp_model`` of the paper. Statistics, each
     multiplied by δ_{I,j} by the driver: ``template_projection`` λΦᵀΣ⁻¹Y, ``template_gram``
     λ²ΦᵀΣ⁻¹Φ, ``deformation_outer`` (β−m)(β−m)ᵀ of the learned coordinates, ``squared_norm``
-    YᵀΣ⁻¹Y, ``observed_points``, and with a scale ``scale`` and ``log_scale``; Σ is the
+    YᵀΣ⁻¹Y, ``observed_points``, with learned rigid motions ``rigid_squares``, the squares of their
+    (β−m), and with a scale ``scale`` and ``log_scale``; Σ is the
     correlation of the observed points. On an evenly spaced grid in the plane, under uncorrelated
     noise, ``template_gram`` is stored as the sums of `GaussianBasis.gram_sums`, 961 numbers
     instead of 65,536; `GaussianBasis.unpack_gram` turns them into matrices. With channels the first
@@ -152,6 +154,7 @@ class TemplateMixture(RegisteringFamily):
         channels: int | Sequence[Any] | Mapping[str, Any] | None = None,
         rigid_variance: float = 0.1,
         rigid: Mapping[str, float] | None = None,
+        rigid_weight: float | None = None,
         n_landmarks: int | tuple[int, int] | None = None,
         landmark_correlation: float = 0.2,
         n_kernels: int | tuple[int, int] | str | None = None,
@@ -185,6 +188,10 @@ class TemplateMixture(RegisteringFamily):
             "percent": 10}``: 95 of 100 by less. What is left out has `rigid_variance`. 0 is not at
             all. Above 40 degrees mode searches start from several angles, three up to 120 degrees
             and five for a whole turn, and an image takes up to as many times as long.
+        rigid_weight : float, optional
+            Learn in each class how far its images are turned, shifted and enlarged: the variances
+            that `rigid` or `rigid_variance` give are worth so many images of the class, as 10. They
+            are the parameter ``rigid_variance``. None: they are not learned, as in the paper.
         n_landmarks : int or tuple of (int, int) or None
             Landmarks on each side, at least two. None: two more than a quarter of the side, at
             most six, that is 6 for 16 pixels, 4 for 8, 3 for 5.
@@ -227,7 +234,7 @@ class TemplateMixture(RegisteringFamily):
         sides, channels = split_shape(shape, channels)
         grid = ImageGrid(sides, n_landmarks, n_kernels)
         field = DisplacementField.on_grid(grid.landmarks, grid.width, landmark_correlation)
-        deformation = grid.rigid_motion(rigid_variance, rigid) + field
+        deformation = grid.rigid_motion(rigid_variance, rigid, rigid_weight) + field
         if priors is None:
             priors = image_priors(field, options.get("covariance", "scaled"))
         return cls(

@@ -181,6 +181,8 @@ def _coords(settings: TemplateSettings) -> dict[str, Any]:
         coords["learned_coordinate"] = learned
     if settings.covariance == "full":
         coords["learned_coordinate_column"] = learned
+    if settings.rigid.size:
+        coords["rigid_coordinate"] = [settings.deformation.labels[k] for k in settings.rigid]
     if settings.channel_name is not None:
         coords[settings.channel_name] = settings.channel_labels
     coords.update(zip(settings.observation_dims, settings.observation_coords, strict=True))
@@ -206,6 +208,8 @@ def _parameter_data(
         dims["deformation_variance"] = ("class", "learned_coordinate")
     else:
         dims["deformation_variance"] = ("class",)
+    if settings.rigid.size:
+        dims["rigid_variance"] = ("class", "rigid_coordinate")
     return {
         name: pm.Data(name, np.asarray(parameters[name], dtype=np.float64), dims=labels or None)
         for name, labels in dims.items()
@@ -215,7 +219,8 @@ def _parameter_data(
 class _DeformationPrior:
     """Γ_j of the current class, blockwise, as a Cholesky factor, a covariance or a precision.
 
-    With s the vector of standard deviations (√γ² on learned coordinates, one on the others),
+    With s the vector of standard deviations (√γ² on learned coordinates, those of the class on
+    rigid ones, one on the others),
     Γ = diag(s) M diag(s), whose Cholesky factor is diag(s) chol(M): the graph contains no
     factorization unless the covariance is full.
     """
@@ -233,6 +238,9 @@ class _DeformationPrior:
         self.learned = learned
         self.full: TensorVariable | None = None
         self.deviations: TensorVariable | np.ndarray = np.ones(self.size)
+        if settings.rigid.size:
+            own = pt.sqrt(data["rigid_variance"][class_index])
+            self.deviations = pt.set_subtensor(pt.ones(self.size)[settings.rigid], own)
         if learned.size == 0:
             return
         if settings.covariance == "full":
@@ -240,35 +248,35 @@ class _DeformationPrior:
             return
         deviation = pt.sqrt(data["deformation_variance"][class_index])
         if settings.covariance == "diagonal":
-            self.deviations = pt.set_subtensor(pt.ones(self.size)[learned], deviation)
+            others = pt.as_tensor_variable(self.deviations)
+            self.deviations = pt.set_subtensor(others[learned], deviation)
         else:
             flags = settings.deformation.learned.astype(np.float64)
-            self.deviations = flags * deviation + (1.0 - flags)
+            self.deviations = flags * deviation + (1.0 - flags) * self.deviations
 
-    def _block(self, constant: np.ndarray, learned: TensorVariable) -> TensorVariable:
+    def _block(self, others: TensorVariable, learned: TensorVariable) -> TensorVariable:
         rows, columns = np.ix_(self.learned, self.learned)
-        return pt.set_subtensor(pt.as_tensor_variable(constant)[rows, columns], learned)
+        return pt.set_subtensor(others[rows, columns], learned)
 
     def cholesky(self) -> TensorVariable:
-        factor = np.linalg.cholesky(self.base)
-        if self.full is not None:
-            return self._block(factor, cholesky(self.full))
-        return pt.as_tensor_variable(factor) * self.deviations[:, None]
+        factor = pt.as_tensor_variable(np.linalg.cholesky(self.base)) * self.deviations[:, None]
+        return factor if self.full is None else self._block(factor, cholesky(self.full))
 
     def covariance(self) -> TensorVariable:
-        if self.full is not None:
-            return self._block(self.base, self.full)
-        return self.base * self.deviations[:, None] * self.deviations[None, :]
+        scaled = pt.as_tensor_variable(self.base) * self.deviations[:, None]
+        found = scaled * self.deviations[None, :]
+        return found if self.full is None else self._block(found, self.full)
 
     def precision(self) -> TensorVariable:
-        if self.full is not None:
-            factor = solve_triangular(
-                cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
-            )
-            return self._block(self.base_precision, matrix_product(factor.T, factor))
         # `computed_once` makes it n quotients instead of n²
         shares = computed_once(1.0 / pt.as_tensor_variable(self.deviations))
-        return self.base_precision * (shares[:, None] * shares[None, :])
+        found = self.base_precision * (shares[:, None] * shares[None, :])
+        if self.full is None:
+            return found
+        factor = solve_triangular(
+            cholesky(self.full), np.eye(self.learned.size), lower=True, b_ndim=2
+        )
+        return self._block(found, matrix_product(factor.T, factor))
 
 
 def _statistics(
@@ -296,6 +304,9 @@ def _statistics(
         "squared_norm": of_channels["squared_norm"],
         "observed_points": of_channels["observed_points"],
     }
+    if settings.rigid.size:
+        moved = (beta - settings.deformation.mean)[settings.rigid]
+        statistics["rigid_squares"] = pt.sqr(moved)
     if scale is not None:
         statistics["scale"] = scale
         statistics["log_scale"] = pt.log(scale)

@@ -265,6 +265,8 @@ class ScoringStep:
             covariance[block] = np.diag(theta["deformation_variance"][j])
         else:
             covariance[block] *= theta["deformation_variance"][j]
+        if settings.rigid.size:
+            covariance[settings.rigid, settings.rigid] = theta["rigid_variance"][j]
         size = len(covariance)
         precision = np.zeros((size + (settings.scale is not None),) * 2)
         precision[:size, :size] = symmetric_inverse(covariance)

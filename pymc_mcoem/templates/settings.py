@@ -29,10 +29,10 @@ PART = "part"
 CHANNEL = "channel"
 #: Names of dimensions and variables of the model, which no axis of an observation may have.
 RESERVED = {
-    *("class", "basis", "deformation_coordinate", "learned_coordinate"),
+    *("class", "basis", "deformation_coordinate", "learned_coordinate", "rigid_coordinate"),
     *("learned_coordinate_column", "chain", "draw", "sample"),
     *("class_index", "deformation", "scale", "offset", "observation", "weights", "templates"),
-    *("noise_variance", "deformation_variance", "deformation_covariance"),
+    *("noise_variance", "deformation_variance", "deformation_covariance", "rigid_variance"),
     *("observed_values", "observed_mask", "own_points", OWN_POINT),
 }
 #: Names in statistics, histories and results too, which parameters with channels are beside.
@@ -40,7 +40,15 @@ RESERVED_BESIDE_CHANNELS = RESERVED | {
     *("acceptance", "class_acceptance", "class_log_weight", "class_of", "class_probability"),
     *("class_weight", "deformation_outer", "effective_size", "gain", "log_evidence", "log_scale"),
     *("observed_points", "seconds", "squared_norm", "step", "template_gram", "reason", "trouble"),
-    *("template_projection", "updated", "waiting", "basis_row", "basis_column", "coordinate"),
+    *(
+        "rigid_squares",
+        "template_projection",
+        "updated",
+        "waiting",
+        "basis_row",
+        "basis_column",
+        "coordinate",
+    ),
     *(
         f"{name}_{kind}"
         for name in ("aligned", "deformation", "inverse", "offset", "scale", "template", "warp")
@@ -189,6 +197,17 @@ class TemplateSettings:
         return np.flatnonzero(self.deformation.learned)
 
     @property
+    def rigid(self) -> np.ndarray:
+        """Indices of the coordinates of β that have a learned variance each, shape (n_rigid,)."""
+        return np.flatnonzero(self.deformation.rigid)
+
+    @property
+    def rigid_prior(self) -> tuple[np.ndarray, float]:
+        """Mode (n_rigid,) and weight, in observations, of the prior of the rigid variances."""
+        modes = np.diagonal(self.deformation.covariance)[self.rigid]
+        return modes, self.deformation.rigid_weight or 0.0
+
+    @property
     def base_covariance(self) -> np.ndarray:
         """Learned block of M, shape (n_learned, n_learned); the identity where it is diagonal."""
         if self.covariance == "diagonal":
@@ -197,8 +216,12 @@ class TemplateSettings:
 
     @property
     def whole_covariance(self) -> np.ndarray:
-        """M with `base_covariance` as its learned block, shape (n_parameters, n_parameters)."""
+        """M with `base_covariance` as its learned block, shape (n_parameters, n_parameters).
+
+        Variances of rigid coordinates are one, as they are parameters.
+        """
         found = np.array(self.deformation.covariance)
+        found[self.rigid, self.rigid] = 1.0
         found[np.ix_(self.learned, self.learned)] = self.base_covariance
         return found
 

@@ -60,6 +60,8 @@ def first_parameters(settings: TemplateSettings, priors: TemplatePriors) -> dict
         parameters["deformation_variance"] = np.full((n_classes, settings.learned.size), variance)
     else:
         parameters["deformation_variance"] = np.full(n_classes, variance)
+    if settings.rigid.size:
+        parameters["rigid_variance"] = np.tile(settings.rigid_prior[0], (n_classes, 1))
     return parameters
 
 
@@ -282,12 +284,14 @@ def _labeled_parameters(
     mass = statistics["class_weight"]
     base = settings.base_covariance
     statistics["deformation_outer"] = start_variance(priors) * mass[:, None, None] * base
+    statistics["rigid_squares"] = mass[:, None] * settings.rigid_prior[0]
     parameters = maximize_templates(
         statistics,
         effective_size=float(len(values)),
         priors=priors,
         gram=gram,
         base_covariance=base,
+        rigid_prior=settings.rigid_prior,
         covariance=settings.covariance,
         noise=settings.noise,
         coefficients=settings.coefficients,

@@ -253,6 +253,9 @@ class TemplateFunctions(ABC):
         if settings.channel_shape and len(gram) < self._n_channels:
             gram = np.repeat(gram, self._n_channels, axis=0)
         found = [projection, gram, (weights * away.T) @ away, squares, counts]
+        if settings.rigid.size:
+            moved = positions[:, settings.rigid] - settings.deformation.mean[settings.rigid]
+            found.append(weights @ moved**2)
         if settings.scale is not None:
             found += [once.sum(), weights @ positions[:, self._scale_at]]
         return [np.asarray(each) for each in found]
@@ -352,6 +355,8 @@ class TemplateFunctions(ABC):
         settings, precision, d = self._settings, self._precision, len(self._precision)
         learned, constant = settings.learned, 0.5 * d * np.log(2.0 * np.pi)
         deviations = np.ones((settings.n_classes, d))
+        if settings.rigid.size:
+            deviations[:, settings.rigid] = np.sqrt(values["rigid_variance"])
         if self._has_precisions:
             factors = np.linalg.cholesky(values["deformation_covariance"])
             whiten = np.linalg.inv(factors)
@@ -359,6 +364,7 @@ class TemplateFunctions(ABC):
             precision[:, learned[:, None], learned] = whiten.transpose((0, 2, 1)) @ whiten
             log_deviations = np.log(np.diagonal(factors, 0, 1, 2)).sum(axis=1)
             log_deviations += np.delete(self._log_deviations, learned).sum()
+            log_deviations += np.log(deviations).sum(axis=1)
             return precision, deviations, -log_deviations - constant
         if learned.size:
             own = np.sqrt(values["deformation_variance"])

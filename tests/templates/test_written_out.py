@@ -51,6 +51,16 @@ MIXTURES = {
         field() + RigidMotion(), scale=(9.0, 10.0), noise="class", covariance="diagonal"
     ),
     "scaled": lambda: mixture_of(RigidMotion() + field(), scale=(9.0, 10.0)),
+    "learned motion": lambda: mixture_of(RigidMotion(0.2, weight=5.0)),
+    "field and learned motion": lambda: mixture_of(
+        field() + RigidMotion([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], weight=5.0), covariance="diagonal"
+    ),
+    "full and learned motion": lambda: mixture_of(
+        RigidMotion(0.2, weight=5.0) + field(), covariance="full"
+    ),
+    "learned motion with a scale": lambda: mixture_of(
+        RigidMotion(0.2, weight=5.0) + field(), scale=(9.0, 10.0)
+    ),
     "full": lambda: mixture_of(RigidMotion() + field(), scale=(9.0, 10.0), covariance="full"),
 }
 
@@ -142,6 +152,8 @@ def data_of(mixture, rng):
         theta["deformation_variance"] = rng.uniform(
             0.1, 0.5, size=theta["deformation_variance"].shape
         )
+    if "rigid_variance" in theta:
+        theta["rigid_variance"] = rng.uniform(0.1, 0.5, size=theta["rigid_variance"].shape)
     if "deformation_covariance" in theta:
         size = theta["deformation_covariance"].shape
         factors = np.eye(size[-1]) + 0.1 * np.tril(rng.normal(size=size))
@@ -275,6 +287,7 @@ def test_a_warp_that_overflows_has_no_gradient_of_another_point(name, rng):
         "both",
         "motion of scattered points",
         "everything",
+        "field and learned motion",
         "everything correlated",
         "scaled curves",
         "correlated curves",

@@ -22,7 +22,8 @@ class Deformation:
     """A warp u ↦ D(u, β) with parameters β ~ Normal(m, Γ).
 
     Γ is the base covariance M, with its block of learned coordinates scaled or replaced for each
-    class. Learned and other coordinates are uncorrelated.
+    class, and with a variance of each class's own for each rigid coordinate. The three kinds of
+    coordinates are uncorrelated with one another.
     Warps are added with ``+``: D(u) = u + Σ (D_i(u) − u).
 
     All methods take `points`, an ndarray (n_points, n_dims), and `beta`, a tensor (n_parameters,).
@@ -37,6 +38,9 @@ class Deformation:
         Base covariance M.
     learned : ndarray of bool, shape (n_parameters,)
         Which coordinates have a learned covariance.
+    rigid_weight : float or None
+        Observations of a class that the prior of its rigid variances is worth, whose mode is the
+        diagonal of M; None where none is learned.
     labels : tuple of str, length n_parameters
         Names of the coordinates of β.
     """
@@ -46,6 +50,12 @@ class Deformation:
     covariance: np.ndarray
     learned: np.ndarray
     labels: tuple[str, ...]
+    rigid_weight: float | None = None
+
+    @property
+    def rigid(self) -> np.ndarray:
+        """Which coordinates have a learned variance each, ndarray of bool (n_parameters,)."""
+        return np.zeros(self.n_parameters, dtype=bool)
 
     @property
     def n_parameters(self) -> int:
@@ -186,12 +196,24 @@ class SumOfDeformations(Deformation):
         for term, where in zip(flat, self._slices(), strict=True):
             self.covariance[where, where] = term.covariance
         self.learned = np.concatenate([term.learned for term in flat])
+        weights = {term.rigid_weight for term in flat} - {None}
+        if len(weights) > 1:
+            raise ValueError(
+                f"terms: rigid motions have the weights {sorted(map(str, weights))}; give all of "
+                "them the same."
+            )
+        self.rigid_weight = weights.pop() if weights else None
         labels = [label for term in flat for label in term.labels]
         if len(set(labels)) < len(labels):
             labels = [
                 f"{index}:{label}" for index, term in enumerate(flat) for label in term.labels
             ]
         self.labels = tuple(labels)
+
+    @property
+    def rigid(self) -> np.ndarray:
+        """Which coordinates have a learned variance each, ndarray of bool (n_parameters,)."""
+        return np.concatenate([term.rigid for term in self.terms])
 
     def _slices(self) -> list[slice]:
         ends = np.cumsum([term.n_parameters for term in self.terms])

@@ -41,8 +41,8 @@ class RigidMotion(Deformation):
     """Rotation, zoom and translation of the plane: D(u) = R_φ(ϱ u + t − c) + c.
 
     β = (angle φ, zoom ϱ, center c (2), translation t (2)) ~ Normal((0, 1, 0, 0, 0, 0),
-    diag(variance)), which is not learned. The angle, in radians, turns the first axis toward the
-    second. `TemplateMixture.for_images` takes degrees, percent and pixels.
+    diag(variance)). The angle, in radians, turns the first axis toward the second.
+    `TemplateMixture.for_images` takes degrees, percent and pixels.
 
     Parameters
     ----------
@@ -51,11 +51,15 @@ class RigidMotion(Deformation):
     angles : sequence of float, default (0.0,)
         Angles from which mode searches start. A template that is turned by more than some forty
         degrees may not be found from 0. Each costs the time of a search.
+    weight : float, optional
+        Learn the variances of angle, zoom and translation in each class, from these prior values,
+        which are worth so many observations of the class. That of the center is not learned: a
+        center does no more than a translation where angles are small. None: `variance` holds.
 
     Raises
     ------
     ValueError
-        If a variance is not positive, or there are no angles.
+        If a variance or the weight is not positive, or there are no angles.
 
     Notes
     -----
@@ -73,7 +77,11 @@ class RigidMotion(Deformation):
     n_dims = 2
 
     def __init__(
-        self, variance: float | Sequence[float] = 0.1, *, angles: Sequence[float] = (0.0,)
+        self,
+        variance: float | Sequence[float] = 0.1,
+        *,
+        angles: Sequence[float] = (0.0,),
+        weight: float | None = None,
     ) -> None:
         each = as_numbers("variance", [variance] * 6 if is_number(variance) else variance)
         if each.shape != (6,) or not (np.isfinite(each).all() and (each > 0).all()):
@@ -87,6 +95,12 @@ class RigidMotion(Deformation):
         self.angles = as_numbers("angles", angles)
         if self.angles.ndim != 1 or not self.angles.size or not np.isfinite(self.angles).all():
             raise ValueError(f"angles is {angles!r}; give at least one angle, in radians.")
+        if weight is not None and not (is_number(weight) and 0 < weight < np.inf):
+            raise ValueError(
+                f"weight is {weight!r}; give a positive number of observations, as 10, or None for "
+                "variances that are not learned."
+            )
+        self.rigid_weight = weight
         self.mean = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
         self.covariance = np.diag(each)
         self.learned = np.zeros(6, dtype=bool)
@@ -98,6 +112,11 @@ class RigidMotion(Deformation):
             "translation[0]",
             "translation[1]",
         )
+
+    @property
+    def rigid(self) -> np.ndarray:
+        """Which coordinates have a learned variance each, ndarray of bool (6,)."""
+        return np.array([True, True, False, False, True, True]) & (self.rigid_weight is not None)
 
     def starts(self) -> np.ndarray:
         """Return starting points of mode searches: the mean, turned by each of the angles."""
