@@ -155,8 +155,8 @@ class TemplateFamily(TemplateObservations, Family):
         Raises
         ------
         ValueError
-            If a class weight, a squared norm or a count is negative, or a matrix of second moments
-            is not positive semidefinite.
+            If a class weight, a sum of squares or a count is negative, or a matrix of second
+            moments is not positive semidefinite.
         """
         super().check_statistics(statistics)
         for name in ("squared_norm", "observed_points", "rigid_squares"):
@@ -353,7 +353,7 @@ class TemplateFamily(TemplateObservations, Family):
             It takes a mode search for each template and observation, of at most 200 observations:
             seconds for fifty curves or small images. Where labels are known it is ``"kmeans"``.
             In all cases the deformation's variance starts at the mode of its prior (0.01 if it
-            has none) times the base covariance.
+            has none) times the base covariance, and rigid variances at theirs.
 
         Returns
         -------

@@ -12,7 +12,7 @@ from pymc_mcoem.labeling import require_parameters
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import read_channels
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
-from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
+from pymc_mcoem.templates.warps.rigid_motion import OFF, RigidMotion
 from pymc_mcoem.validation import is_number
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ UNITS = {"degrees": 180.0, "pixels": np.inf, "percent": 100.0}
 #: Degrees from a searched angle within which a turned template is found. Of 180 images of strokes
 #: that were turned by up to 180 degrees, 176 were found with 40, 175 with 20, and 170 with 60.
 REACH = 40.0
-#: Variance of what a rigid motion is told not to do.
-NO_VARIANCE = 1e-6
 
 
 class ImageGrid:
@@ -103,7 +101,7 @@ class ImageGrid:
 
         Each is two standard deviations of the prior. What is left out has `variance`. Searches
         start from as many angles as it takes that none within reach is farther than `REACH`. With a
-        `weight`, in images, these variances are where learning starts.
+        `weight` each class learns its own variances; see `RigidMotion`.
 
         Examples
         --------
@@ -118,9 +116,7 @@ class ImageGrid:
         _check_reach(reach)
         one = {"degrees": np.deg2rad(1.0), "percent": 0.01, "pixels": self.spacing}
         variances = {
-            unit: max((0.5 * reach[unit] * one[unit]) ** 2, NO_VARIANCE)
-            if unit in reach
-            else variance
+            unit: max((0.5 * reach[unit] * one[unit]) ** 2, OFF) if unit in reach else variance
             for unit in UNITS
         }
         degrees = reach.get("degrees", 0.0)

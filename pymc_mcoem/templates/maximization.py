@@ -40,8 +40,8 @@ def maximize_templates(
         Running means of δ_{I,j} S: ``"class_weight"`` s1 (C,), ``"template_projection"`` s2
         (C, L), ``"template_gram"`` s3 (C, L, L), or as `gram_bands` takes it,
         ``"deformation_outer"`` s4 (C, d, d), ``"squared_norm"`` s5 (C,), ``"observed_points"``
-        s0 (C,); others are not used. Of several channels s2, s3, s5 and s0 have an axis of channels
-        after that of classes.
+        s0 (C,), and with a `rigid_prior` ``"rigid_squares"`` s6 (C, n_rigid); others are not used.
+        Of several channels s2, s3, s5 and s0 have an axis of channels after that of classes.
     effective_size : float
         Number n* of observations that the means are worth; infinite to leave the priors out.
     priors : TemplatePriors
@@ -50,7 +50,8 @@ def maximize_templates(
     base_covariance : ndarray of shape (d, d)
         Learned block of the base covariance M.
     rigid_prior : tuple of (ndarray of shape (n_rigid,), float), optional
-        Mode and weight of the prior of the variances of rigid coordinates.
+        Mode τ_0² and weight v of the prior of the variances of rigid coordinates, an
+        inverse gamma of shape v/2 − 1 and rate v τ_0²/2.
     covariance : {"scaled", "diagonal", "full"}
         Γ_j = γ_j² M, Γ_j = diag(γ_jk²), or any Γ_j.
     noise : {"shared", "class"}
@@ -90,8 +91,7 @@ def maximize_templates(
     * ω_j = (s1_j + (e_j−1)/n*) / (1 + Σ(e−1)/n*)
     * γ_j² = (tr M⁻¹s4_j + 2b/n*) / (d s1_j + 2(a+1)/n*)
     * Γ_j = (s4_j + Λ/n*) / (s1_j + (ν+d+1)/n*)
-    * τ_jk² = (s6_jk + v τ_0k²/n*) / (s1_j + v/n*), of rigid coordinates with the running means s6
-      ``"rigid_squares"`` (C, n_rigid) of (β_k − m_k)², and the prior's mode τ_0k² and weight v
+    * τ_jk² = (s6_jk + v τ_0k²/n*) / (s1_j + v/n*)
 
     Under α ≥ 0 the first is the quadratic program min αᵀQα − 2αᵀr with Q and r the matrix and
     the right-hand side above: with Q = LLᵀ it is min ‖Lᵀα − L⁻¹r‖², which

@@ -189,9 +189,11 @@ class TemplateMixture(RegisteringFamily):
             all. Above 40 degrees mode searches start from several angles, three up to 120 degrees
             and five for a whole turn, and an image takes up to as many times as long.
         rigid_weight : float, optional
-            Learn in each class how far its images are turned, shifted and enlarged: the variances
-            that `rigid` or `rigid_variance` give are worth so many images of the class, as 10. They
-            are the parameter ``rigid_variance``. None: they are not learned, as in the paper.
+            Each class learns how far its images are turned, shifted and enlarged: the parameter
+            ``rigid_variance``. What `rigid` or `rigid_variance` says is then the mode of a prior
+            that counts as so many images of the class, such as 3. It helps where labels are known;
+            without labels first templates may be wrong, and a class that learns large motions takes
+            in images of other kinds. None: variances are not learned, as in the paper.
         n_landmarks : int or tuple of (int, int) or None
             Landmarks on each side, at least two. None: two more than a quarter of the side, at
             most six, that is 6 for 16 pixels, 4 for 8, 3 for 5.
@@ -218,8 +220,8 @@ class TemplateMixture(RegisteringFamily):
         Raises
         ------
         ValueError
-            If the shape or the number of landmarks or kernels is too small, or `rigid` has another
-            unit or a number that cannot be.
+            If the shape or the number of landmarks or kernels is too small, `rigid` has another
+            unit or a number that cannot be, or `rigid_weight` is not positive.
 
         Notes
         -----

@@ -127,10 +127,10 @@ def refine_templates(
     ends at the nearest such α by the metric A_j, and standard errors are as without that bound.
 
     **Limits.** Standard errors are those of large samples. They lack that classes may be confused,
-    that γ_j² and σ² are estimates, and that the prior of γ_j² may be wrong: if warps stray by more
-    than it expects, as those of `simulate_curves` do under the default, bands are too narrow. A log
-    line tells when the last step was larger than the standard errors. Far from the maximum, as at
-    random templates, steps may lead away: start from what was learned.
+    that γ_j², τ_j² and σ² are estimates, and that the prior of γ_j² may be wrong: if warps stray by
+    more than it expects, as those of `simulate_curves` do under the default, bands are too narrow.
+    A log line tells when the last step was larger than the standard errors. Far from the maximum,
+    as at random templates, steps may lead away: start from what was learned.
 
     **Cost.** A burst for each observation and round, and a product of matrices, kernels by points,
     for each class it may be of. Memory has two matrices a class with a row and a column for each

@@ -263,6 +263,13 @@ def check_settings(
     ):
         if options[name] not in choices:
             raise ValueError(f"{name} is {options[name]!r}; choose from {choices}.")
+    if (deformation.rigid & deformation.learned).any() or (
+        deformation.rigid.any() and deformation.rigid_weight is None
+    ):
+        raise ValueError(
+            f"deformation: coordinates {np.array(deformation.labels)[deformation.rigid].tolist()} "
+            "are rigid; they may not be learned too, and rigid_weight must be a number."
+        )
     shape, names, coords = _grid(len(locations), options)
     channel_name, channel_labels = read_channels(options["channels"])
     _check_channels(channel_name, names, options)

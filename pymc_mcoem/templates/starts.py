@@ -362,7 +362,7 @@ def labeled_statistics(
     n_classes: int,
     design: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return all statistics of the M-step but ``"deformation_outer"``, of labeled observations.
+    """Return the statistics of labeled observations that the M-step needs, but for deformations'.
 
     They are those at the mean deformation: `design` is λΦ at the prior means, (n_points, n_basis),
     or (n_observations, n_points, n_basis) where each observation has points of its own.

@@ -22,7 +22,7 @@ class Deformation:
     """A warp u ↦ D(u, β) with parameters β ~ Normal(m, Γ).
 
     Γ is the base covariance M, with its block of learned coordinates scaled or replaced for each
-    class, and with a variance of each class's own for each rigid coordinate. The three kinds of
+    class. Each rigid coordinate has a variance that each class learns. Learned, rigid and other
     coordinates are uncorrelated with one another.
     Warps are added with ``+``: D(u) = u + Σ (D_i(u) − u).
 
@@ -39,8 +39,8 @@ class Deformation:
     learned : ndarray of bool, shape (n_parameters,)
         Which coordinates have a learned covariance.
     rigid_weight : float or None
-        Observations of a class that the prior of its rigid variances is worth, whose mode is the
-        diagonal of M; None where none is learned.
+        Number of a class's observations that the prior of its rigid variances counts as. The
+        diagonal of M is its mode. None where no coordinate is rigid.
     labels : tuple of str, length n_parameters
         Names of the coordinates of β.
     """
@@ -170,6 +170,11 @@ class SumOfDeformations(Deformation):
 
     β contains the parameters of all terms in order; sums among the terms are replaced by theirs.
     ``a + b`` returns such a sum.
+
+    Raises
+    ------
+    ValueError
+        If the terms warp different spaces, or rigid motions have different weights.
 
     Examples
     --------

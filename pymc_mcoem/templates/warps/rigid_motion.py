@@ -15,7 +15,10 @@ from pymc_mcoem.validation import as_numbers, is_number
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["RigidMotion"]
+__all__ = ["OFF", "RigidMotion"]
+
+#: A coordinate with this variance, or less, does not move.
+OFF = 1e-6
 
 #: Positions in the values of `RigidMotion._affine` of the derivatives by angle, zoom, center and
 #: translation (rows): coefficients of 1 and the two coordinates for the first coordinate of D, then
@@ -52,9 +55,10 @@ class RigidMotion(Deformation):
         Angles from which mode searches start. A template that is turned by more than some forty
         degrees may not be found from 0. Each costs the time of a search.
     weight : float, optional
-        Learn the variances of angle, zoom and translation in each class, from these prior values,
-        which are worth so many observations of the class. That of the center is not learned: a
-        center does no more than a translation where angles are small. None: `variance` holds.
+        Learn the variances of angle, zoom and translation in each class. `variance` is then the
+        mode of their prior, and `weight` the number of the class's observations that the prior
+        counts as. The variance of the center is not learned, because a small turn around another
+        center is a turn and a shift; nor is a variance of 1e-6 or less. None: none is learned.
 
     Raises
     ------
@@ -95,12 +99,14 @@ class RigidMotion(Deformation):
         self.angles = as_numbers("angles", angles)
         if self.angles.ndim != 1 or not self.angles.size or not np.isfinite(self.angles).all():
             raise ValueError(f"angles is {angles!r}; give at least one angle, in radians.")
-        if weight is not None and not (is_number(weight) and 0 < weight < np.inf):
+        if weight is not None and (
+            isinstance(weight, bool) or not is_number(weight) or weight <= 0
+        ):
             raise ValueError(
-                f"weight is {weight!r}; give a positive number of observations, as 10, or None for "
-                "variances that are not learned."
+                f"weight of the prior of rigid motions is {weight!r}; give a positive number of "
+                "observations, as 3, or None for variances that are not learned."
             )
-        self.rigid_weight = weight
+        self.rigid_weight = None if weight is None else float(weight)
         self.mean = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
         self.covariance = np.diag(each)
         self.learned = np.zeros(6, dtype=bool)
@@ -116,7 +122,10 @@ class RigidMotion(Deformation):
     @property
     def rigid(self) -> np.ndarray:
         """Which coordinates have a learned variance each, ndarray of bool (6,)."""
-        return np.array([True, True, False, False, True, True]) & (self.rigid_weight is not None)
+        if self.rigid_weight is None:
+            return np.zeros(6, dtype=bool)
+        is_on = np.diagonal(self.covariance) > OFF
+        return np.array([True, True, False, False, True, True]) & is_on
 
     def starts(self) -> np.ndarray:
         """Return starting points of mode searches: the mean, turned by each of the angles."""
