@@ -39,16 +39,9 @@ RESERVED = {
 RESERVED_BESIDE_CHANNELS = RESERVED | {
     *("acceptance", "class_acceptance", "class_log_weight", "class_of", "class_probability"),
     *("class_weight", "deformation_outer", "effective_size", "gain", "log_evidence", "log_scale"),
-    *("observed_points", "seconds", "squared_norm", "step", "template_gram", "reason", "trouble"),
-    *(
-        "rigid_squares",
-        "template_projection",
-        "updated",
-        "waiting",
-        "basis_row",
-        "basis_column",
-        "coordinate",
-    ),
+    *("observed_points", "rigid_squares", "seconds", "squared_norm", "step", "template_gram"),
+    *("reason", "trouble", "template_projection", "updated", "waiting", "basis_row"),
+    *("basis_column", "coordinate"),
     *(
         f"{name}_{kind}"
         for name in ("aligned", "deformation", "inverse", "offset", "scale", "template", "warp")
