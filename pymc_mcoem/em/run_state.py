@@ -143,7 +143,12 @@ class Pending:
 
     @classmethod
     def of(cls, observation: Any, position: int) -> Self:
-        """Return a copy of an observation to hold, with masked values as NaN."""
+        """Return a copy of an observation to hold, with masked values as NaN.
+
+        Points and values of different shapes, as of several channels, are held by name.
+        """
+        if isinstance(observation, tuple) and len(set(map(np.shape, observation))) > 1:
+            observation = dict(zip(("points", "values"), observation, strict=True))
         if isinstance(observation, Mapping):
             return cls({str(key): _copied(value) for key, value in observation.items()}, position)
         return cls(_copied(observation), position)

@@ -139,7 +139,8 @@ def observe(
     def dist(
         mean: TensorVariable, mask: TensorVariable, noise_variance: TensorVariable, size_: Any
     ) -> TensorVariable:
-        noise = pm.Normal.dist(0.0, 1.0, shape=(size, *channels))
+        # a column where there are no channels: the product is of two matrices
+        noise = pm.Normal.dist(0.0, 1.0, shape=(size, *(channels or (1,))))
         colored = matrix_product(factor, noise).reshape(shape)
         return mean + 0.0 * mask + pt.sqrt(noise_variance) * colored
 

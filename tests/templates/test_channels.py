@@ -14,6 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from pymc_mcoem import OnlineEM, TemplateClustering, TemplateMixture, template_images
 from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.datasets import read_curves, simulate_images
+from pymc_mcoem.esteps import LaplaceGaussian
 from pymc_mcoem.plots import plot_registration, plot_template_history, plot_templates
 from pymc_mcoem.templates import TemplatePriors
 from pymc_mcoem.templates.maximization import maximize_templates
@@ -492,6 +493,17 @@ class TestPointsOfTheirOwn:
         for name, observation in given.items():
             found = mixture.condition(observation, theta).compile_logp()(point)
             assert found == pytest.approx(expected, rel=1e-12), name
+
+    def test_pairs_are_learned_as_mappings_are(self, rng, without_compiler):
+        mixture = leads(own_points=15)
+        pairs = [(TIMES[:n], rng.normal(1.0, 0.3, (n, 2))) for n in (12, 9, 10)]
+        named = [{"points": points, "values": values} for points, values in pairs]
+        found = []
+        for given in (pairs, named, iter(pairs)):
+            em = OnlineEM(mixture, e_step=LaplaceGaussian(), random_seed=1, progressbar=False)
+            found.append(em.partial_fit(given).parameters)
+        xr.testing.assert_identical(found[0], found[1])
+        xr.testing.assert_identical(found[0], found[2])
 
     def test_what_is_one_curve_and_what_several(self):
         mixture = leads(own_points=9)

@@ -9,6 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from pymc_mcoem import OnlineEM, TemplateMixture, template_images
 from pymc_mcoem.compiling.backends import interpreted_mode
+from pymc_mcoem.datasets import simulate_images
 from pymc_mcoem.templates import TemplatePriors
 from pymc_mcoem.templates.bases.bands import symmetric_bands
 from pymc_mcoem.templates.maximization import maximize_templates
@@ -46,6 +47,18 @@ def test_density_is_that_of_the_sum_of_noise_and_a_constant(channels, is_correla
         expected += multivariate_normal.logpdf(values[seen], mean[seen, c], joint)
     logp = mixture.condition(y, theta).compile_logp(mode=interpreted_mode())
     assert logp({"class_index": 1, "deformation": beta}) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("channels", [None, 2])
+def test_curves_are_drawn_without_a_word(channels, caplog):
+    mixture = curves_mixture(channels=channels, offset=3.0)
+    theta = {**mixture.model_parameters(), "deformation_variance": np.full(2, 1e-12)}
+    drawn = simulate_images(mixture, theta, 200, random_seed=1).images.values.reshape(200, 25, -1)
+    assert not caplog.records
+    noise = np.mean(theta["noise_variance"])
+    # what differs between neighboring points is noise alone, and level changes with the offsets
+    assert (drawn.mean(axis=1).var(axis=0, ddof=1) > 4.0 * noise).all()
+    assert np.diff(drawn, axis=1).var() < 4.0 * noise
 
 
 def recordings(n, rng):
