@@ -25,7 +25,7 @@ __all__ = ["ImageGrid", "image_priors", "split_shape", "template_images"]
 MOST_KERNELS = 20
 #: How far a landmark strays, in the longer side of an image, and how many images the prior that
 #: says so is worth; see `image_priors`.
-STRAY, IMAGES = 0.07, 30
+STRAY, IMAGES = 0.04, 30
 #: How far a rigid motion may go at most, by what it is told in.
 UNITS = {"degrees": 180.0, "pixels": np.inf, "percent": 100.0}
 #: Degrees from a searched angle within which a turned template is found. Of 180 images of strokes
@@ -184,7 +184,7 @@ def template_images(
 def image_priors(field: DisplacementField, covariance: str = "scaled") -> TemplatePriors:
     """Return the default priors of image mixtures.
 
-    γ² is held near the value at which landmarks are displaced by 7 % of the image's longer side
+    γ² is held near the value at which landmarks are displaced by 4 % of the image's longer side
     (standard deviation along each axis). This prior is worth 30 images, with ``covariance="full"``
     the least that is proper; the others are those of `TemplatePriors`.
 
@@ -217,19 +217,18 @@ def image_priors(field: DisplacementField, covariance: str = "scaled") -> Templa
     held near 0.001     –, 0.73, 0.69            3.8, 5.2     2.4, 2.8
     =================== ======================== ============ ============
 
-    k-means has 0.62, 0.57 and 0.62; the default is 0.0030 at this size. Postal digits, 16 × 16
-    pixels, are named as well by loose warps where labels are known: 6.6 and 6.4 % wrong with 30
-    images and the weak prior, 7.2 and 6.6 with the default, 8.4 and 6.6 with 0.0016. Log-evidence
-    does not choose the default: it rises with γ², as images are followed more closely (by 45 nats
-    an image on digits enlarged to 28 × 28). If images of one kind differ more than that, pass
-    ``TemplatePriors().with_deformation_variance(value, weight)``.
+    k-means has 0.62, 0.57 and 0.62; the default is 0.0010 at this size. On postal digits, 16 × 16
+    pixels, values near the default's 0.0008 name better than 0.0025 (``docs/tried.md``, "Stiffer
+    warps"). Log-evidence does not choose the default: it rises with γ², as images are followed more
+    closely (by 45 nats an image on digits enlarged to 28 × 28). If images of one kind differ more
+    than that, pass ``TemplatePriors().with_deformation_variance(value, weight)``.
 
     Examples
     --------
     >>> grid = ImageGrid((16, 16))
     >>> field = DisplacementField.on_grid(grid.landmarks, grid.width, 0.2)
     >>> round(float(image_priors(field).deformation_variance), 4)
-    0.0025
+    0.0008
     """
     variance = (2.0 * STRAY) ** 2 / field.displacement_variance(field.landmarks).mean()
     learned = field.n_parameters if covariance == "scaled" else 1

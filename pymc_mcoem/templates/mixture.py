@@ -206,7 +206,7 @@ class TemplateMixture(RegisteringFamily):
             longer side. An image then takes time in proportion to its pixels. Give more to see
             details finer than a twentieth of the image.
         priors : TemplatePriors, optional
-            Default: `image_priors`, which hold γ² near 0.0025: landmarks stray by 7 % of the longer
+            Default: `image_priors`, which hold γ² near 0.0008: landmarks stray by 4 % of the longer
             side. ``TemplatePriors()``, which are weak, let γ² follow the images, as in the
             paper.
         **options
