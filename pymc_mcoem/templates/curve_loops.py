@@ -28,7 +28,7 @@ __all__ = ["CurveFunctions", "curve_functions"]
 def curve_functions(settings: TemplateSettings, built: TemplateModel) -> CurveFunctions | None:
     """Return the loops that are written out for a mixture, or None if there are none."""
     # a derived class may warp in another way
-    is_known = type(settings.deformation) is TimeWarp and is_written_out(settings, built)
+    is_known = type(settings.deformation) is TimeWarp and is_written_out(settings.basis, built)
     return CurveFunctions(settings, built) if is_known else None
 
 
@@ -142,7 +142,7 @@ class CurveFunctions(TemplateFunctions):
         return warped[:, None]
 
     def _kernel_sums(
-        self, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
+        self, positions: np.ndarray, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
     ) -> Sequence[np.ndarray]:
         design = self._settings.basis.matrix(warped.reshape((-1, 1)))
         return (

@@ -13,6 +13,7 @@ import xarray as xr
 from pymc_mcoem.density.geometry import declare_geometry
 from pymc_mcoem.em.family import ROUNDING, Family
 from pymc_mcoem.templates.bases.bands import cholesky, require_semidefinite, symmetric_bands
+from pymc_mcoem.templates.bases.factors import BasisWithFactors
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curve_loops import curve_functions
 from pymc_mcoem.templates.description import describe_mixture
@@ -27,11 +28,11 @@ from pymc_mcoem.templates.starts import (
     first_parameters,
     kmeans_start,
     mean_design,
-    n_free,
     precision_bands,
     random_start,
     stack_encoded,
     template_precision,
+    uncounted,
     warn_of_size,
 )
 from pymc_mcoem.templates.warps.deformations import Deformation
@@ -87,7 +88,14 @@ class TemplateFamily(TemplateObservations, Family):
         self.gram = basis.gram()
         # refuse priors of the wrong size now, not at the first M-step
         self._precision = precision_bands(self.settings, self.priors, self.gram)
-        self.priors.mean(self.settings.n_classes, *self.settings.channel_shape, basis.n_basis)
+        mean = self.priors.mean(
+            self.settings.n_classes, *self.settings.channel_shape, basis.n_basis
+        )
+        if isinstance(basis, BasisWithFactors) and mean[..., basis.kernels.n_basis :].any():
+            raise ValueError(
+                f"priors: template_mean is {self.priors.template_mean}; give an array that is zero "
+                "for the coefficients of factors, which come after the template's."
+            )
         self.priors.rate_of_noise(self.settings.channel_shape)
         self.priors.concentration(self.settings.n_classes)
         if covariance == "full":
@@ -113,6 +121,11 @@ class TemplateFamily(TemplateObservations, Family):
     def n_classes(self) -> int:
         """Number of templates."""
         return self.settings.n_classes
+
+    @property
+    def is_mergeable(self) -> bool:  # type: ignore[override]
+        """Whether statistics of runs add up; factors of each run have signs of its own."""
+        return not self.settings.deformation.n_scores
 
     def maximize(
         self, statistics: Mapping[str, np.ndarray], *, effective_size: float
@@ -244,7 +257,7 @@ class TemplateFamily(TemplateObservations, Family):
             gram=self.gram,
             precision=self._precision,
             gram_bands=self.settings.basis.gram_bands,
-            n_free=n_free(self.settings),
+            n_free=uncounted(self.settings),
             base_covariance=self.settings.base_covariance,
             rigid_prior=self.settings.rigid_prior,
             covariance=self.settings.covariance,
@@ -409,7 +422,12 @@ class TemplateFamily(TemplateObservations, Family):
         found = kmeans_start(self.settings, self.priors, self.gram, values, mask, rng, own, allowed)
         if start == "kmeans" or allowed is not None:
             return found
-        return exemplar_start(self, encoded, found, rng)
+        chosen = exemplar_start(self, encoded, found, rng)
+        if isinstance(self.settings.basis, BasisWithFactors):
+            # single observations tell no factors
+            begin = self.settings.basis.kernels.n_basis
+            chosen["templates"][..., begin:] = found["templates"][..., begin:]
+        return chosen
 
     def mean_design(self) -> np.ndarray:
         """Return λΦ at the prior means of warp and scale, shape (n_points, n_basis)."""

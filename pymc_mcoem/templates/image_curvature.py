@@ -191,16 +191,31 @@ class Warp:
             out[:, motion, field] += crossed
             out[:, field, motion] += crossed.transpose((0, 2, 1))
         if self._scale_at >= 0:
-            sloped = moments.sloped
-            assert sloped is not None
-            row = np.zeros(x.shape)
-            if self._has_motion:
-                row[:, motion] = (by @ (sloped @ self._monomials.T).reshape((n, 6, 1)))[:, :, 0]
-            if self._has_field:
-                row[:, field] = self._along(sloped, *self._field)
+            assert moments.sloped is not None
+            row = self.row(x, moments.sloped)
             row[:, self._scale_at] = moments.corner
             out[:, self._scale_at] += row
             out[:, :, self._scale_at] += row
+
+    def row(self, x: np.ndarray, sloped: np.ndarray) -> np.ndarray:
+        """Return Σ_s v_s · ∂D_s of vectors (n, 2, n_points), zero for what moves no points.
+
+        Parameters
+        ----------
+        x : ndarray of shape (n, n_latents)
+        sloped : ndarray of shape (n, 2, n_points)
+
+        Returns
+        -------
+        ndarray of shape (n, n_latents)
+        """
+        found = np.zeros(x.shape)
+        if self._has_motion:
+            moments = (sloped @ self._monomials.T).reshape((len(x), 6, 1))
+            found[:, self._motion] = (_by_motion(x[:, self._motion]) @ moments)[:, :, 0]
+        if self._has_field:
+            found[:, self._of_field] = self._along(sloped, *self._field)
+        return found
 
     def jacobian(self, x: np.ndarray, derivatives: np.ndarray) -> np.ndarray:
         """Return J, (n, n_latents, n_points), of derivatives (n, 6, n_points) as of `Moments`."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pymc_mcoem.templates.bases.factors import BasisWithFactors
 from pymc_mcoem.templates.image_curvature import Moments, Warp, kernel_sums
 from pymc_mcoem.templates.template_loops import (
     TemplateFunctions,
@@ -20,8 +21,10 @@ from pymc_mcoem.templates.template_loops import (
 from pymc_mcoem.templates.warps.deformations import Deformation, SumOfDeformations
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
 from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
+from pymc_mcoem.templates.warps.scores import DeformationWithScores
 
 if TYPE_CHECKING:
+    from pymc_mcoem.templates.bases.gaussian import GaussianBasis
     from pymc_mcoem.templates.model import TemplateModel
     from pymc_mcoem.templates.settings import TemplateSettings
 
@@ -33,16 +36,19 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
 
     Kinds are compared, not asked for: a warp derived from one of ours may warp in another way.
     """
-    terms = _terms(settings)
+    warp, basis, n_factors = _parts(settings)
+    terms = _terms(warp)
     kinds = [type(term) for term in terms]
+    has_more = settings.scale is not None or settings.noise_covariance is not None
     is_known = (
-        type(settings.deformation) in (SumOfDeformations, *kinds)
+        type(warp) in (SumOfDeformations, *kinds)
         and len(set(kinds)) == len(kinds)
         and set(kinds) <= {RigidMotion, DisplacementField}
-        and is_written_out(settings, built)
-        and settings.basis.grid is not None
-        and settings.basis.grid.overlaps
+        and is_written_out(basis, built)
+        and basis.grid is not None
+        and basis.grid.overlaps
         and len(settings.points) > 1
+        and not (n_factors and has_more)
     )
     fields = [term for term in terms if isinstance(term, DisplacementField)]
     if not is_known or any(field.factors(settings.points) is None for field in fields):
@@ -53,17 +59,19 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
 class ImageFunctions(TemplateFunctions):
     """The loops of `image_loops_numba` and the sums of `image_curvature` for one mixture."""
 
-    #: The value, its two derivatives and its second ones (11, 12, 22).
-    n_derivatives = 6
-
     def __init__(self, settings: TemplateSettings, built: TemplateModel) -> None:
-        assert settings.basis.grid is not None
+        _, basis, self._n_factors = _parts(settings)
+        assert basis.grid is not None
+        self._grid = basis.grid
+        # the value, its two derivatives and its second ones (11, 12, 22); not these of factors
+        self.n_derivatives = 6 + 3 * self._n_factors
         sizes, tables = _sizes_and_tables(settings)
         # of kernels at points: one table of one axis, and as many of the other as derivatives
-        first, second = settings.basis.grid.length
+        first, second = basis.grid.length
         n_scratch = len(settings.points) * (4 * first + second)
         super().__init__(settings, built, sizes, tables, n_scratch)
-        *_, motion_at, field_at, scale_at = sizes
+        *_, motion_at, field_at, scale_at, _ = sizes
+        self._score_at = settings.deformation.n_parameters - self._n_factors
         self._warp = Warp(settings.points, [tables[2], tables[4]], motion_at, field_at, scale_at)
 
     @property
@@ -83,8 +91,23 @@ class ImageFunctions(TemplateFunctions):
         reals: np.ndarray,
         out: np.ndarray,
     ) -> None:
-        moments = Moments.of(derivatives, weights, residual, self._scale_at >= 0)
+        moments = Moments.of(derivatives[:, :, :6], weights, residual, self._scale_at >= 0)
         self._warp.add_curvature(positions, moments, out)
+        n, n_channels, _, n_points = derivatives.shape
+        factors = derivatives[:, :, 6:].reshape((n, n_channels, self._n_factors, 3, n_points))
+        for k in range(self._n_factors):
+            # the template is linear in scores: the residual meets them where the warp does alone
+            weighted = weights * factors[:, :, k, 0]
+            sloped = (
+                weighted[:, :, None] * derivatives[:, :, 1:3]
+                - residual[:, :, None] * factors[:, :, k, 1:]
+            ).sum(axis=1)
+            row = self._warp.row(positions, sloped)
+            row[:, self._score_at :] = 0.5 * (weighted[:, :, None] * factors[:, :, :, 0]).sum(
+                axis=(1, 3)
+            )
+            out[:, self._score_at + k] += row
+            out[:, :, self._score_at + k] += row
 
     def _jacobian(
         self, positions: np.ndarray, derivatives: np.ndarray, reals: np.ndarray
@@ -95,15 +118,38 @@ class ImageFunctions(TemplateFunctions):
         return self._warp(positions)
 
     def _kernel_sums(
-        self, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
+        self, positions: np.ndarray, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
     ) -> Sequence[np.ndarray]:
-        assert self._settings.basis.grid is not None
-        return kernel_sums(self._settings.basis.grid, warped, once, twice)
+        if not self._n_factors:
+            return kernel_sums(self._grid, warped, once, twice)
+        basis = self._settings.basis
+        assert isinstance(basis, BasisWithFactors)
+        # one and the scores, as further weights
+        scores = np.insert(positions[:, self._score_at :], 0, 1.0, axis=1).T[:, :, None]
+        pairs = np.stack([scores[k] * scores[m] for k, m in basis.pairs])
+        values, moments = kernel_sums(
+            self._grid,
+            warped,
+            (once[:, None] * scores).reshape((-1, *once.shape[1:])),
+            (twice[:, None] * pairs).reshape((-1, *twice.shape[1:])),
+        )
+        return (
+            values.reshape((len(once), -1)),
+            moments.reshape((len(twice), -1, moments.shape[-1])),
+        )
 
 
-def _terms(settings: TemplateSettings) -> tuple[Deformation, ...]:
+def _parts(settings: TemplateSettings) -> tuple[Deformation, GaussianBasis, int]:
+    """Return the warp and the basis without factors, and the number of factors."""
+    warp, basis = settings.deformation, settings.basis
+    # a derived class may do something else
+    if type(warp) is DeformationWithScores and type(basis) is BasisWithFactors:
+        return warp.within, basis.kernels, basis.n_factors
+    return warp, basis, 0
+
+
+def _terms(warp: Deformation) -> tuple[Deformation, ...]:
     """Return the warp, or what it is the sum of."""
-    warp = settings.deformation
     return warp.terms if isinstance(warp, SumOfDeformations) else (warp,)
 
 
@@ -111,14 +157,15 @@ def _sizes_and_tables(
     settings: TemplateSettings,
 ) -> tuple[list[int], list[np.ndarray]]:
     """Return numbers and arrays of `image_loops_numba` that are the same for all observations."""
-    basis, points = settings.basis, settings.points
+    warp, basis, n_factors = _parts(settings)
+    points = settings.points
     assert basis.grid is not None
     grid = basis.grid
     constants = [*grid.origin, *grid.spacing, grid.bandwidth, *scale_prior_constants(settings)]
     places, at = {RigidMotion: -1, DisplacementField: -1}, 0
     # without a field, points that are no grid are one row of one
     field = [np.zeros((0, 1)), np.zeros((0, len(points)))]
-    for term in _terms(settings):
+    for term in _terms(warp):
         places[type(term)], at = at, at + term.n_parameters
         if isinstance(term, DisplacementField):
             field = term.factors(points) or field
@@ -135,5 +182,6 @@ def _sizes_and_tables(
         places[RigidMotion],
         places[DisplacementField],
         scale_at,
+        n_factors,
     ]
     return sizes, tables

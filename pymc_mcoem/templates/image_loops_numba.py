@@ -36,6 +36,7 @@ SIZES = (
     "motion_at",
     "field_at",
     "scale_at",
+    "n_factors",
 )
 (
     _N_ROWS,
@@ -46,6 +47,7 @@ SIZES = (
     _MOTION_AT,
     _FIELD_AT,
     _SCALE_AT,
+    _N_FACTORS,
 ) = range(len(SIZES))
 _N_SIZES = len(SIZES)
 
@@ -55,8 +57,8 @@ _N_SIZES = len(SIZES)
 #  2 to 5 kernels of the field along each axis, each followed by the same transposed
 #  6 mean of the warp's prior
 #  7 its precision, (n_parameters, n_parameters), one for all classes or one each
-#  8 to 11 deviations, log-priors, noise variances and templates, a class after the other, and
-#     within it a channel after the other
+#  8 to 11 deviations, log-priors, noise variances and templates, a class after the other, within
+#     it a channel after the other, and within that the factors after the template
 #  12, 13 values and mask, a channel after the other
 #  14 precision of correlated noise of variance one, (n_channels, n_points, n_points), or nothing
 #  15 scratch
@@ -247,8 +249,10 @@ def evaluate(
     n_channels = (places[11] - places[10]) // (places[10] - places[9])
     n_basis = (places[12] - places[11]) // (places[11] - places[10])
     template = reals[places[11] + k * n_channels * n_basis :]
-    n_first = sizes[_N_FIRST]
-    n_second = n_basis // n_first
+    # the scores of factors are the last of what the prior of the warp is for
+    n_first, n_factors = sizes[_N_FIRST], sizes[_N_FACTORS]
+    n_kernels, score_at = n_basis // (1 + n_factors), d - n_factors
+    n_second = n_kernels // n_first
     scale_at, motion_at, field_at = sizes[_SCALE_AT], sizes[_MOTION_AT], sizes[_FIELD_AT]
     scale = np.exp(x[scale_at]) if scale_at >= 0 else 1.0
     # what is large is not allocated: memory that is given back and taken again is slow
@@ -269,12 +273,21 @@ def evaluate(
     kernels(warped[:n], grid[0], grid[2], grid[4], left)
     kernels(warped[n:], grid[1], grid[3], grid[4], right)
     length = (degree + 1) * (degree + 2) // 2 * n
-    derivatives = out[n_latents:] if degree == 2 else np.empty(n_channels * length)
-    away, weights = np.empty(n), np.zeros(2 * n)
+    # of each factor its value, and its two derivatives for a curvature
+    of_factor = (0 if degree == 0 else 1 if degree == 1 else 3) * n
+    stride = length + n_factors * of_factor
+    derivatives = out[n_latents:] if degree == 2 else np.empty(n_channels * stride)
+    away, weights, by_score = np.empty(n), np.zeros(2 * n), np.zeros(n_factors)
+    coefficients = np.empty(n_kernels)
     by_scale = grid[5] - grid[6] * scale
     for c in range(n_channels):
-        own = derivatives[c * length : (c + 1) * length]
-        coefficients = template[c * n_basis : (c + 1) * n_basis]
+        own = derivatives[c * stride : c * stride + length]
+        for a in range(n_kernels):
+            coefficients[a] = template[c * n_basis + a]
+        for r in range(n_factors):
+            at = c * n_basis + (1 + r) * n_kernels
+            for a in range(n_kernels):
+                coefficients[a] += x[score_at + r] * template[at + a]
         template_values(left, right, warped, coefficients, grid, n_first, degree, summed, own)
         if scale_at >= 0:
             for s in range(length):
@@ -292,11 +305,23 @@ def evaluate(
         if scale_at >= 0:
             for s in range(n):
                 by_scale += inverse * away[s] * own[s]
+        for r in range(n_factors):
+            at = c * n_basis + (1 + r) * n_kernels
+            for a in range(n_kernels):
+                coefficients[a] = template[at + a]
+            own = derivatives[c * stride + length + r * of_factor :][:of_factor]
+            template_values(
+                left, right, warped, coefficients, grid, n_first, degree - 1, summed, own
+            )
+            for s in range(n):
+                by_score[r] += inverse * away[s] * own[s]
     if degree == 0:
         return found
 
     for a in range(d):
         out[a] = -steep[a] / deviations[a]
+    for r in range(n_factors):
+        out[score_at + r] += by_score[r]
     if motion_at >= 0:
         ahead, aside, spread, spin = 0.0, 0.0, 0.0, 0.0
         for s in range(n):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from pymc_mcoem.labeling import require_parameters
+from pymc_mcoem.templates.bases.factors import BasisWithFactors
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import read_channels
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
 from pymc_mcoem.templates.warps.rigid_motion import OFF, RigidMotion
-from pymc_mcoem.validation import is_number
+from pymc_mcoem.validation import as_numbers, is_number
 
 if TYPE_CHECKING:
     from pymc_mcoem.templates.family import TemplateFamily
@@ -130,7 +131,9 @@ class ImageGrid:
 
 
 def template_images(
-    parameters: Mapping[str, Any] | xr.Dataset, mixture: TemplateFamily
+    parameters: Mapping[str, Any] | xr.Dataset,
+    mixture: TemplateFamily,
+    scores: Sequence[float] | None = None,
 ) -> xr.DataArray:
     """Return the templates on the observation's own axes, f_j∘D(·, prior mean).
 
@@ -139,6 +142,9 @@ def template_images(
     parameters : Dataset or mapping of str to array_like
         Parameters θ; only ``templates`` is used.
     mixture : TemplateMixture
+    scores : sequence of float, optional
+        Of a mixture with factors: those of each factor, such as ``[2, 0]`` for the template and two
+        standard deviations of its first factor. Default: zeros.
 
     Returns
     -------
@@ -148,7 +154,7 @@ def template_images(
     Raises
     ------
     ValueError
-        If the templates do not have the mixture's size.
+        If the templates do not have the mixture's size, or there are not as many scores as factors.
     TypeError
         If `parameters` is neither a mapping nor a Dataset.
 
@@ -168,7 +174,17 @@ def template_images(
             f"parameters: templates has shape {templates.shape}; the mixture needs "
             f"(n_classes, {', '.join(map(str, needed))})."
         )
-    images = templates @ mixture.mean_design().T
+    design = mixture.mean_design()
+    if scores is not None:
+        basis, given = settings.basis, as_numbers("scores", scores).ravel()
+        if not isinstance(basis, BasisWithFactors) or len(given) != basis.n_factors:
+            raise ValueError(
+                f"scores is {scores!r}; give one for each of {settings.deformation.n_scores} "
+                "factors, see n_factors of TemplateMixture.for_images."
+            )
+        own = design[:, : basis.kernels.n_basis]
+        design = np.concatenate([own, *(score * own for score in given)], axis=1)
+    images = templates @ design.T
     if settings.channel_shape:
         images = images.swapaxes(1, 2)
     images = images.reshape(-1, *settings.value_shape)

@@ -157,6 +157,8 @@ def refine_templates(
     >>> found.templates.template_sd.dims, bool((found.templates.template_sd > 0).all())
     (('class', 'time'), True)
     """
+    if mixture.settings.deformation.n_scores:
+        raise ValueError("mixture: it has factors, which are not refined; make it without them.")
     theta = mixture.check_parameters(parameters)
     for name, count, least in (("rounds", rounds, 1), ("draws", draws, 2), ("tune", tune, 0)):
         require_whole(name, count, least)

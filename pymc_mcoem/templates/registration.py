@@ -188,8 +188,9 @@ class Registrar:
             found["offset"] = middle, np.sqrt(np.square(spread) + variance)
             template, template_sd = _moments(shown + offset)
             template_sd = np.sqrt(np.square(template_sd) + variance)
+        n_dims = settings.points.shape[1]  # what comes after are scores
         found |= {
-            "warp": _moments(warped),
+            "warp": _moments(warped[..., :n_dims]),
             "template": (template, template_sd),
             "predicted": (template, np.sqrt(np.square(template_sd) + noise)),
         }
@@ -213,7 +214,9 @@ class Registrar:
             return warp.inverse(warp.evaluate(ages, clock), beta)
         if self._frame is None:
             return None
-        places = self._frame.inverse(warped, self._warped(clock[None])[0])
+        n_dims = len(self._frame.axes)  # what comes after are scores
+        clocks = self._warped(clock[None])[0]
+        places = self._frame.inverse(warped[..., :n_dims], clocks[:, :n_dims])
         return places[..., 0] if places.shape[-1] == 1 else places
 
     def _aligned(self, data: Arrays, places: np.ndarray) -> np.ndarray:

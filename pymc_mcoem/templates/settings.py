@@ -242,7 +242,7 @@ def check_settings(
             f"points has shape {np.shape(points)}; give finite numbers, one row per point, "
             "(n_points, n_dims)."
         )
-    dims = {locations.shape[1], basis.n_dims, deformation.n_dims}
+    dims = {locations.shape[1] + deformation.n_scores, basis.n_dims, deformation.n_dims}
     if len(dims) != 1:
         raise ValueError(
             f"points have {locations.shape[1]} dimensions, the basis {basis.n_dims}, the "
@@ -262,6 +262,11 @@ def check_settings(
         raise ValueError(
             f"deformation: coordinates {np.array(deformation.labels)[deformation.rigid].tolist()} "
             "are rigid; they may not be learned too, and rigid_weight must be a number."
+        )
+    if deformation.n_scores and options["coefficients"] == "nonnegative":
+        raise ValueError(
+            "coefficients is 'nonnegative', and a factor adds to a template and takes from it; "
+            "give coefficients='real', or no factors."
         )
     shape, names, coords = _grid(len(locations), options)
     channel_name, channel_labels = read_channels(options["channels"])

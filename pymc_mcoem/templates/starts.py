@@ -9,12 +9,14 @@ import numpy as np
 from scipy.linalg import bandwidth, solve_triangular
 
 from pymc_mcoem.templates.bases.bands import symmetric_bands
+from pymc_mcoem.templates.bases.factors import BasisWithFactors
 from pymc_mcoem.templates.clusters import allowed_labels, kmeans_labels, smoothed
 from pymc_mcoem.templates.maximization import maximize_templates
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import TemplateSettings
 
 __all__ = [
+    "first_factors",
     "first_parameters",
     "kmeans_start",
     "labeled_statistics",
@@ -26,6 +28,7 @@ __all__ = [
     "random_templates",
     "stack_encoded",
     "template_precision",
+    "uncounted",
     "warn_of_size",
 ]
 
@@ -33,6 +36,8 @@ __all__ = [
 _DEFAULT_DEFORMATION_VARIANCE = 0.01
 #: Observations that vary more than this are not of the order of one, as random templates are.
 _LARGE = 10.0
+#: Share of the kernels' gram matrix that keeps the coefficients of first factors small.
+RIDGE = 0.1
 
 
 def start_variance(priors: TemplatePriors) -> float:
@@ -113,6 +118,17 @@ def n_free(settings: TemplateSettings) -> int:
     even a weak prior would outweigh. The mean of offsets would not be zero within a class.
     """
     return 0 if settings.offset is None else 1
+
+
+def uncounted(settings: TemplateSettings) -> int:
+    """Return the number of a template's coefficients that do not count for the noise.
+
+    Those on which the prior says nothing, and those of factors: counted, as coefficients with a
+    prior in units of the noise are where the posterior is greatest, they would take 0.02 of 0.20.
+    """
+    basis = settings.basis
+    own = basis.kernels.n_basis if isinstance(basis, BasisWithFactors) else basis.n_basis
+    return n_free(settings) + basis.n_basis - own
 
 
 def template_precision(
@@ -243,7 +259,43 @@ def kmeans_start(
         parameters["templates"][empty] = found
         if settings.noise == "class":
             parameters["noise_variance"][empty] = parameters["noise_variance"][~empty].mean(axis=0)
+    if isinstance(settings.basis, BasisWithFactors):
+        parameters["templates"] += first_factors(
+            settings, settings.basis, gram, parameters["templates"], values, mask, labels, rng
+        )
     return parameters
+
+
+def first_factors(
+    settings: TemplateSettings,
+    basis: BasisWithFactors,
+    gram: np.ndarray,
+    templates: np.ndarray,
+    values: np.ndarray,
+    mask: np.ndarray,
+    labels: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return coefficients of factors, the same for all classes, and zeros for the templates.
+
+    They are the principal components of what templates leave of the observations, scaled so that
+    scores have a variance of one.
+    """
+    n, size = len(values), basis.kernels.n_basis
+    design = mean_design(settings)[:, :size]
+    by_channel = (n, len(design), settings.n_channels)
+    own = templates.reshape(len(templates), settings.n_channels, -1)[labels, :, :size]
+    away = values.reshape(by_channel) - np.einsum("sl,ncl->nsc", design, own)
+    away = (away * mask.reshape(by_channel)).swapaxes(1, 2)
+    smooth = np.linalg.solve(design.T @ design + RIDGE * gram[:size, :size], design.T)
+    coefficients = np.einsum("ls,ncs->ncl", smooth, away)
+    fits = (coefficients @ design.T).reshape(n, -1)
+    scores = np.linalg.svd(fits, full_matrices=False)[0][:, : basis.n_factors]
+    found = np.zeros((settings.n_channels, 1 + basis.n_factors, size))
+    # what no component fills is not zero: from there no score would ever leave it
+    found[:, 1:] = 1e-3 * rng.standard_normal(found[:, 1:].shape)
+    found[:, 1 : 1 + scores.shape[1]] += np.einsum("nk,ncl->ckl", scores, coefficients) / np.sqrt(n)
+    return found.reshape(templates.shape[1:])
 
 
 def own_templates(
@@ -296,7 +348,7 @@ def _labeled_parameters(
         noise=settings.noise,
         coefficients=settings.coefficients,
         precision=precision_bands(settings, priors, gram),
-        n_free=n_free(settings),
+        n_free=uncounted(settings),
     )
     return parameters, mass == 0
 

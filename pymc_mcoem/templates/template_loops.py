@@ -20,6 +20,7 @@ from pymc_mcoem.compiling.linear_algebra import symmetric_inverse
 from pymc_mcoem.templates.noise import masked_correlation
 
 if TYPE_CHECKING:
+    from pymc_mcoem.templates.bases.gaussian import GaussianBasis
     from pymc_mcoem.templates.model import TemplateModel
     from pymc_mcoem.templates.settings import TemplateSettings
 
@@ -39,9 +40,9 @@ _OF_DATA = (
 )
 
 
-def is_written_out(settings: TemplateSettings, built: TemplateModel) -> bool:
+def is_written_out(basis: GaussianBasis, built: TemplateModel) -> bool:
     """Return whether a mixture has the basis and the derivatives for which loops are written."""
-    return settings.basis.is_own_kind and built.geometry.curvature is not None
+    return basis.is_own_kind and built.geometry.curvature is not None
 
 
 class TemplateFunctions(ABC):
@@ -146,13 +147,13 @@ class TemplateFunctions(ABC):
 
     @abstractmethod
     def _kernel_sums(
-        self, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
+        self, positions: np.ndarray, warped: np.ndarray, once: np.ndarray, twice: np.ndarray
     ) -> Sequence[np.ndarray]:
         """Return weighted sums of kernels and of their products, as the basis makes them.
 
-        At points (n_draws, n_dims, n_points). `once` and `twice`, (n_channels, n_draws, n_points),
-        are the weights. Sums have an axis of channels in front. `twice` may be of one channel
-        alone, if all have the same.
+        At points (n_draws, n_dims, n_points), where latents (n_draws, n_latents) take them. `once`
+        and `twice`, (n_channels, n_draws, n_points), are the weights. Sums have an axis of
+        channels in front. `twice` may be of one channel alone, if all have the same.
         """
 
     def _further(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -231,7 +232,7 @@ class TemplateFunctions(ABC):
         if settings.noise_covariance is None:
             own = mask[:1] if (mask == mask[:1]).all() else mask
             sums = self._kernel_sums(
-                warped, once[:, None] * response[:, None], twice[:, None] * own[:, None]
+                positions, warped, once[:, None] * response[:, None], twice[:, None] * own[:, None]
             )
         else:
             precisions, _ = self._noise(values)

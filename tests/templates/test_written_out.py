@@ -19,6 +19,8 @@ from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
 from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.templates import (
+    BasisWithFactors,
+    DeformationWithScores,
     DisplacementField,
     GaussianBasis,
     RigidMotion,
@@ -62,6 +64,19 @@ MIXTURES = {
         RigidMotion(0.2, weight=5.0) + field(), scale=(9.0, 10.0)
     ),
     "full": lambda: mixture_of(RigidMotion() + field(), scale=(9.0, 10.0), covariance="full"),
+    "factors": lambda: mixture_of(
+        DeformationWithScores(RigidMotion(0.2, weight=5.0) + field(), 2),
+        basis=BasisWithFactors(BASIS, 2),
+        noise="class",
+    ),
+    "factors in colors": lambda: mixture_of(
+        DeformationWithScores(field() + RigidMotion(), 2),
+        basis=BasisWithFactors(BASIS, 2),
+        channels=3,
+    ),
+    "factor of a full field": lambda: mixture_of(
+        DeformationWithScores(field(), 1), basis=BasisWithFactors(BASIS, 1), covariance="full"
+    ),
 }
 
 

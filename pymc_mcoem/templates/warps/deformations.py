@@ -51,6 +51,8 @@ class Deformation:
     learned: np.ndarray
     labels: tuple[str, ...]
     rigid_weight: float | None = None
+    #: Number of the last coordinates, which do not move points.
+    n_scores: int = 0
 
     @property
     def rigid(self) -> np.ndarray:
