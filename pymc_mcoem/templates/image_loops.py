@@ -36,7 +36,7 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
 
     Kinds are compared, not asked for: a warp derived from one of ours may warp in another way.
     """
-    warp, basis, n_factors = _parts(settings)
+    warp, basis, n_factors = _without_factors(settings)
     terms = _terms(warp)
     kinds = [type(term) for term in terms]
     has_more = settings.scale is not None or settings.noise_covariance is not None
@@ -60,7 +60,7 @@ class ImageFunctions(TemplateFunctions):
     """The loops of `image_loops_numba` and the sums of `image_curvature` for one mixture."""
 
     def __init__(self, settings: TemplateSettings, built: TemplateModel) -> None:
-        _, basis, self._n_factors = _parts(settings)
+        _, basis, self._n_factors = _without_factors(settings)
         assert basis.grid is not None
         self._grid = basis.grid
         # the value, its two derivatives and its second ones (11, 12, 22); not these of factors
@@ -139,7 +139,7 @@ class ImageFunctions(TemplateFunctions):
         )
 
 
-def _parts(settings: TemplateSettings) -> tuple[Deformation, GaussianBasis, int]:
+def _without_factors(settings: TemplateSettings) -> tuple[Deformation, GaussianBasis, int]:
     """Return the warp and the basis without factors, and the number of factors."""
     warp, basis = settings.deformation, settings.basis
     # a derived class may do something else
@@ -157,7 +157,7 @@ def _sizes_and_tables(
     settings: TemplateSettings,
 ) -> tuple[list[int], list[np.ndarray]]:
     """Return numbers and arrays of `image_loops_numba` that are the same for all observations."""
-    warp, basis, n_factors = _parts(settings)
+    warp, basis, n_factors = _without_factors(settings)
     points = settings.points
     assert basis.grid is not None
     grid = basis.grid

@@ -66,7 +66,7 @@ class BasisWithFactors(GaussianBasis):
     def evaluate(self, points: Any, coefficients: Any) -> TensorVariable:
         """Return f(u_s) + Σ_k z_k f_k(u_s), of shape (n_points,)."""
         places, scores = self._split(points)
-        own, *factors = self._parts(coefficients)
+        own, *factors = self._by_factor(coefficients)
         if scores[0].ndim == 0:
             return self.kernels.evaluate(places, _joined(own, factors, scores))
         by_factor = zip(scores, factors, strict=True)
@@ -79,7 +79,7 @@ class BasisWithFactors(GaussianBasis):
         Scores are the same at all points.
         """
         places, scores = self._split(points)
-        own, *factors = self._parts(coefficients)
+        own, *factors = self._by_factor(coefficients)
         by_place = self.kernels.gradient(places, _joined(own, factors, scores))
         by_score = [self.kernels.evaluate(places, each)[:, None] for each in factors]
         return pt.concatenate([by_place, *by_score], axis=1)
@@ -89,7 +89,7 @@ class BasisWithFactors(GaussianBasis):
     ) -> dict[tuple[int, int], TensorVariable]:
         n, n_dims = self.kernels.n_dims, self.n_dims
         places, scores = self._split(list(columns))
-        own, *factors = self._parts(coefficients)
+        own, *factors = self._by_factor(coefficients)
         bends = self.kernels.second_derivatives(places, _joined(own, factors, scores))
         found = {(k, m): bends[k][m] for k in range(n) for m in range(k, n)}
         for index, each in enumerate(factors, start=n):
@@ -161,7 +161,7 @@ class BasisWithFactors(GaussianBasis):
         columns = self._coordinates(points)
         return columns[: self.kernels.n_dims], columns[self.kernels.n_dims :]
 
-    def _parts(self, coefficients: Any) -> list[TensorVariable]:
+    def _by_factor(self, coefficients: Any) -> list[TensorVariable]:
         """Return the coefficients of the template and of each factor."""
         table = pt.as_tensor_variable(coefficients).reshape((1 + self.n_factors, -1))
         return [table[k] for k in range(1 + self.n_factors)]
