@@ -37,13 +37,8 @@ N_START = 150
 
 
 def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
-    """Make the model of 8 × 8 digits; with loose warps a class would imitate another digit."""
-    priors = mcoem.TemplatePriors(weight_concentration=10.0).with_deformation_variance(
-        0.0025, weight=2_000
-    )
-    return mcoem.TemplateMixture.for_images(
-        (8, 8), n_classes=n_classes, rigid_variance=0.05, priors=priors
-    )
+    """Make the model of 8 × 8 digits."""
+    return mcoem.TemplateMixture.for_images((8, 8), n_classes=n_classes)
 
 
 def accuracy(train: np.ndarray, labels: np.ndarray, test: np.ndarray, truth: np.ndarray) -> float:
