@@ -1,6 +1,5 @@
 """Template mixtures: dictionaries, deformations, the model and its M-step."""
 
-from pymc_mcoem.templates.bases.factors import BasisWithFactors
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
 from pymc_mcoem.templates.images import image_priors, template_images
@@ -10,14 +9,11 @@ from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.warps.deformations import Deformation, SumOfDeformations
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
 from pymc_mcoem.templates.warps.rigid_motion import RigidMotion
-from pymc_mcoem.templates.warps.scores import DeformationWithScores
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
 
 __all__ = [
-    "BasisWithFactors",
     "CurveGrid",
     "Deformation",
-    "DeformationWithScores",
     "DisplacementField",
     "GaussianBasis",
     "RigidMotion",

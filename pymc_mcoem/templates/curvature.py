@@ -12,7 +12,9 @@ import pytensor.tensor as pt
 
 from pymc_mcoem.compiling.linear_algebra import computed_once, matrix_product
 from pymc_mcoem.density.geometry import Curvature
+from pymc_mcoem.templates.bases.factors import BasisWithFactors
 from pymc_mcoem.templates.warps.deformations import Deformation
+from pymc_mcoem.templates.warps.scores import DeformationWithScores
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -198,11 +200,15 @@ def _sum(terms: Sequence[TensorVariable]) -> TensorVariable:
 
 def _is_known(settings: TemplateSettings) -> bool:
     """Return whether the second derivatives were written for the values that are computed."""
-    warps = [settings.deformation, *getattr(settings.deformation, "terms", ())]
+    whole, basis = settings.deformation, settings.basis
+    if isinstance(whole, DeformationWithScores) and isinstance(basis, BasisWithFactors):
+        # their own derivatives are made of these
+        whole, basis = whole.within, basis.kernels
+    warps = [whole, *getattr(whole, "terms", ())]
     required = ["second_derivatives"]
     if len(warps) > 1:  # methods that join them
         required += ["derivatives", "contract", "cross_derivatives"]
-    return _belong(settings.basis, "evaluate", ["_bends"]) and all(
+    return _belong(basis, "evaluate", ["_bends"]) and all(
         _belong(each, "warped", required) for each in warps
     )
 

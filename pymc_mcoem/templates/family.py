@@ -93,8 +93,8 @@ class TemplateFamily(TemplateObservations, Family):
         )
         if isinstance(basis, BasisWithFactors) and mean[..., basis.kernels.n_basis :].any():
             raise ValueError(
-                f"priors: template_mean is {self.priors.template_mean}; give an array that is zero "
-                "for the coefficients of factors, which come after the template's."
+                f"priors: template_mean is {self.priors.template_mean}; give zeros for the "
+                "coefficients of factors, which come after those of the template."
             )
         self.priors.rate_of_noise(self.settings.channel_shape)
         self.priors.concentration(self.settings.n_classes)
@@ -300,7 +300,8 @@ class TemplateFamily(TemplateObservations, Family):
         """Label parameters with the model's dims and coords, and kernels with their centers.
 
         Along ``basis`` there is a coordinate for each axis of the points, such as ``basis_time``,
-        or ``basis_row`` and ``basis_column``, in the unit of the points.
+        or ``basis_row`` and ``basis_column``, in the unit of the points. With factors
+        ``basis_factor`` is 0 for the template's coefficients, 1 for those of its first factor.
         """
         labeled = super().to_dataset(parameters)
         centers, names = self.settings.basis.centers, self.settings.dim_names
@@ -308,6 +309,10 @@ class TemplateFamily(TemplateObservations, Family):
             return labeled
         if len(names) != centers.shape[1]:
             names = tuple(str(axis) for axis in range(centers.shape[1]))
+        basis = self.settings.basis
+        if isinstance(basis, BasisWithFactors):
+            places = np.arange(len(centers)) // basis.kernels.n_basis
+            labeled = labeled.assign_coords(basis_factor=("basis", places))
         return labeled.assign_coords(
             {
                 f"basis_{name}": ("basis", axis, self.settings.attributes_of(name))

@@ -36,10 +36,9 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
 
     Kinds are compared, not asked for: a warp derived from one of ours may warp in another way.
     """
-    warp, basis, n_factors = _without_factors(settings)
+    warp, basis, _ = _without_factors(settings)
     terms = _terms(warp)
     kinds = [type(term) for term in terms]
-    has_more = settings.scale is not None or settings.noise_covariance is not None
     is_known = (
         type(warp) in (SumOfDeformations, *kinds)
         and len(set(kinds)) == len(kinds)
@@ -48,7 +47,6 @@ def image_functions(settings: TemplateSettings, built: TemplateModel) -> ImageFu
         and basis.grid is not None
         and basis.grid.overlaps
         and len(settings.points) > 1
-        and not (n_factors and has_more)
     )
     fields = [term for term in terms if isinstance(term, DisplacementField)]
     if not is_known or any(field.factors(settings.points) is None for field in fields):
@@ -63,7 +61,7 @@ class ImageFunctions(TemplateFunctions):
         _, basis, self._n_factors = _without_factors(settings)
         assert basis.grid is not None
         self._grid = basis.grid
-        # the value, its two derivatives and its second ones (11, 12, 22); not these of factors
+        # the value, its two derivatives and, of the template, its second ones (11, 12, 22)
         self.n_derivatives = 6 + 3 * self._n_factors
         sizes, tables = _sizes_and_tables(settings)
         # of kernels at points: one table of one axis, and as many of the other as derivatives
@@ -96,7 +94,7 @@ class ImageFunctions(TemplateFunctions):
         n, n_channels, _, n_points = derivatives.shape
         factors = derivatives[:, :, 6:].reshape((n, n_channels, self._n_factors, 3, n_points))
         for k in range(self._n_factors):
-            # the template is linear in scores: the residual meets them where the warp does alone
+            # second derivatives by a score and the warp meet the residual; those by scores are zero
             weighted = weights * factors[:, :, k, 0]
             sloped = (
                 weighted[:, :, None] * derivatives[:, :, 1:3]

@@ -176,12 +176,14 @@ def template_images(
         )
     design = mixture.mean_design()
     if scores is not None:
-        basis, given = settings.basis, as_numbers("scores", scores).ravel()
-        if not isinstance(basis, BasisWithFactors) or len(given) != basis.n_factors:
+        basis, given = settings.basis, as_numbers("scores", scores)
+        count = settings.deformation.n_scores
+        if not count or given.shape != (count,) or not np.isfinite(given).all():
             raise ValueError(
-                f"scores is {scores!r}; give one for each of {settings.deformation.n_scores} "
-                "factors, see n_factors of TemplateMixture.for_images."
+                f"scores is {scores!r}; give a finite number for each of {count} factors, see "
+                "n_factors of TemplateMixture.for_images."
             )
+        assert isinstance(basis, BasisWithFactors)
         own = design[:, : basis.kernels.n_basis]
         design = np.concatenate([own, *(score * own for score in given)], axis=1)
     images = templates @ design.T

@@ -69,8 +69,8 @@ def maximize_templates(
     gram_bands : callable
         Returns the bands of a matrix in ``"template_gram"``, given it and the width.
     n_free : int
-        Number of coefficients of a template that the noise is not to make up for: directions in
-        which `precision` is zero, and coefficients of factors.
+        Number of coefficients of a template that σ² does not count: directions in which
+        `precision` is zero, and coefficients of factors.
 
     Returns
     -------

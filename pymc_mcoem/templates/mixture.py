@@ -27,6 +27,7 @@ from pymc_mcoem.templates.warps.deformations import Deformation
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
 from pymc_mcoem.templates.warps.scores import DeformationWithScores
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
+from pymc_mcoem.validation import require_whole
 
 __all__ = ["TemplateMixture"]
 
@@ -210,13 +211,13 @@ class TemplateMixture(RegisteringFamily):
             longer side. An image then takes time in proportion to its pixels. Give more to see
             details finer than a twentieth of the image.
         n_factors : int, default 0
-            Number of factors of each template: templates that are added to it, times scores of the
-            image's own, Normal(0, 1). They follow what no warp can, as the thickness of strokes.
-            Their coefficients come after the template's in the parameter ``templates``, and scores
-            are the last coordinates of ``deformation``. See `template_images` for pictures of them.
-            An image takes about twice as long with two, and a class needs more images than it has
-            factors, ten times as many to gain. Not with `nonnegative` coefficients,
-            `merge_runs` or `refine_templates`.
+            Number of factors of each template. A factor is a template that is added to it, with a
+            score of each image, Normal(0, 1): it follows what no warp can, as the thickness of
+            strokes. Coefficients of factors come after those of the template in the parameter
+            ``templates``, and their prior is ten times as strong; scores are the last coordinates
+            of ``deformation``. `template_images` draws templates for given scores. Two factors
+            about double the time of an image. Not with ``coefficients="nonnegative"``, `scale`,
+            `offset` or `noise_correlation`; `merge_runs` and `refine_templates` refuse them.
         priors : TemplatePriors, optional
             Default: `image_priors`, which hold γ² near 0.0008: landmarks stray by 4 % of the longer
             side. ``TemplatePriors()``, which are weak, let γ² follow the images, as in the
@@ -233,7 +234,8 @@ class TemplateMixture(RegisteringFamily):
         ------
         ValueError
             If the shape or the number of landmarks or kernels is too small, `rigid` has another
-            unit or a number that cannot be, or `rigid_weight` is not positive.
+            unit or a number that cannot be, `rigid_weight` is not positive, `n_factors` is
+            negative, or another option does not go with factors.
 
         Notes
         -----
@@ -243,6 +245,9 @@ class TemplateMixture(RegisteringFamily):
         --------
         >>> TemplateMixture.for_images((8, 8), n_classes=3).settings.deformation.n_parameters
         38
+        >>> mixture = TemplateMixture.for_images((8, 8), n_classes=3, n_factors=2)
+        >>> mixture.parameters.templates.sizes["basis"], mixture.model["deformation"].type.shape
+        (192, (40,))
         """
         _refuse_unknown(cls, cls.for_images, options)
         sides, channels = split_shape(shape, channels)
@@ -250,7 +255,8 @@ class TemplateMixture(RegisteringFamily):
         basis = GaussianBasis.regular(grid.kernel_axes, grid.bandwidth)
         field = DisplacementField.on_grid(grid.landmarks, grid.width, landmark_correlation)
         deformation: Deformation = grid.rigid_motion(rigid_variance, rigid, rigid_weight) + field
-        if n_factors != 0:
+        require_whole("n_factors", n_factors, 0)
+        if n_factors:
             basis = BasisWithFactors(basis, n_factors)
             deformation = DeformationWithScores(deformation, n_factors)
         if priors is None:

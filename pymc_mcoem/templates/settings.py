@@ -263,11 +263,8 @@ def check_settings(
             f"deformation: coordinates {np.array(deformation.labels)[deformation.rigid].tolist()} "
             "are rigid; they may not be learned too, and rigid_weight must be a number."
         )
-    if deformation.n_scores and options["coefficients"] == "nonnegative":
-        raise ValueError(
-            "coefficients is 'nonnegative', and a factor adds to a template and takes from it; "
-            "give coefficients='real', or no factors."
-        )
+    if deformation.n_scores:
+        _check_beside_factors(options)
     shape, names, coords = _grid(len(locations), options)
     channel_name, channel_labels = read_channels(options["channels"])
     _check_channels(channel_name, names, options)
@@ -290,6 +287,19 @@ def check_settings(
         channel_name=channel_name,
         channel_labels=channel_labels,
     )
+
+
+def _check_beside_factors(options: Mapping[str, Any]) -> None:
+    """Refuse what mixtures with factors do not take."""
+    given = {name: options[name] for name in ("scale", "offset", "noise_correlation")}
+    if options["coefficients"] != "real":
+        given["coefficients"] = options["coefficients"]
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} is {value!r}, which does not go with factors; leave {name} out, or "
+                "n_factors."
+            )
 
 
 def read_channels(channels: Any) -> tuple[str | None, np.ndarray | None]:

@@ -121,10 +121,11 @@ def n_free(settings: TemplateSettings) -> int:
 
 
 def uncounted(settings: TemplateSettings) -> int:
-    """Return the number of a template's coefficients that do not count for the noise.
+    """Return the number of a template's coefficients that the noise's M-step does not count.
 
-    Those on which the prior says nothing, and those of factors: counted, as coefficients with a
-    prior in units of the noise are where the posterior is greatest, they would take 0.02 of 0.20.
+    Those on which the prior says nothing, and those of factors. With these, which are many beside a
+    class's images, the noise would come out too small: 0.177 for 0.199 of 100 postal digits, whose
+    pixels have noise of 0.2.
     """
     basis = settings.basis
     own = basis.kernels.n_basis if isinstance(basis, BasisWithFactors) else basis.n_basis
@@ -292,7 +293,7 @@ def first_factors(
     fits = (coefficients @ design.T).reshape(n, -1)
     scores = np.linalg.svd(fits, full_matrices=False)[0][:, : basis.n_factors]
     found = np.zeros((settings.n_channels, 1 + basis.n_factors, size))
-    # what no component fills is not zero: from there no score would ever leave it
+    # a factor of zeros would stay zero, so those without a component are random
     found[:, 1:] = 1e-3 * rng.standard_normal(found[:, 1:].shape)
     found[:, 1 : 1 + scores.shape[1]] += np.einsum("nk,ncl->ckl", scores, coefficients) / np.sqrt(n)
     return found.reshape(templates.shape[1:])

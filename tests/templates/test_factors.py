@@ -12,13 +12,10 @@ import pymc_mcoem as mcoem
 from pymc_mcoem import OnlineEM, TemplateMixture, template_images
 from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.datasets import simulate_images
-from pymc_mcoem.templates import (
-    BasisWithFactors,
-    DeformationWithScores,
-    GaussianBasis,
-    TemplatePriors,
-    TimeWarp,
-)
+from pymc_mcoem.templates import GaussianBasis, RigidMotion, TemplatePriors
+from pymc_mcoem.templates.bases.factors import BasisWithFactors
+from pymc_mcoem.templates.starts import first_factors
+from pymc_mcoem.templates.warps.scores import DeformationWithScores
 
 SIDE = 7
 FAST = mcoem.esteps.LaplaceGaussian()
@@ -52,19 +49,6 @@ def parts(mixture, templates):
     return table[0], table[1:]
 
 
-def curves_mixture(n_classes, n_factors):
-    """Return curves that a time warp moves, and times."""
-    times = np.linspace(0.0, 1.0, 9)
-    basis = GaussianBasis.regular([np.linspace(0.0, 1.0, 6)], 0.3)
-    return TemplateMixture(
-        times,
-        BasisWithFactors(basis, n_factors),
-        DeformationWithScores(TimeWarp((0.0, 1.0), n_kernels=3), n_factors),
-        n_classes,
-        scale=(9.0, 10.0),
-    )
-
-
 def log_integral(log_density):
     """Return the log of the integral of a density of two scores, whose log is quadratic."""
     zero, *ones = np.zeros(2), *np.eye(2)
@@ -76,29 +60,24 @@ def log_integral(log_density):
     return at + slope @ np.linalg.solve(-bend, slope) / 2 + np.log(2 * np.pi) - log_determinant / 2
 
 
-@pytest.mark.parametrize("kind", ["images", "curves"])
-def test_scores_that_are_summed_out_leave_a_low_rank_covariance(kind, rng):
-    mixture = blots(3, 2) if kind == "images" else curves_mixture(3, 2)
-    theta, settings = random_theta(mixture, rng), mixture.settings
-    warp, scale = settings.deformation.within, 1.0 if settings.scale is None else 0.8
+def test_scores_that_are_summed_out_leave_a_low_rank_covariance(rng):
+    mixture = blots(3, 2)
+    theta, warp = random_theta(mixture, rng), mixture.settings.deformation.within
     beta = warp.mean + 0.1 * rng.normal(size=warp.n_parameters)
     template, factors = parts(mixture, theta["templates"][1])
     found, expected = [], []
     for _ in range(2):
-        values = rng.normal(size=settings.observation_shape)
+        values = rng.normal(size=(SIDE, SIDE))
         values.flat[3] = np.nan
         seen = ~np.isnan(values.ravel())
-        design = scale * designs(mixture, beta)[seen]
+        design = designs(mixture, beta)[seen]
         rows = design @ factors.T
         normal = multivariate_normal(design @ template, 0.3 * np.eye(len(rows)) + rows @ rows.T)
         expected.append(normal.logpdf(values.ravel()[seen]))
         logp = mixture.condition(values, theta).compile_logp(mode=interpreted_mode())
-        point = {"class_index": 1}
-        if settings.scale is not None:
-            point["scale_log__"] = np.log(scale)
 
-        def log_density(scores, logp=logp, point=point):
-            return logp({**point, "deformation": np.concatenate([beta, scores])})
+        def log_density(scores, logp=logp):
+            return logp({"class_index": 1, "deformation": np.concatenate([beta, scores])})
 
         found.append(log_integral(log_density))
     # what depends on neither is the same for both observations
@@ -281,15 +260,113 @@ def test_factors_scores_and_noise_are_found_again(rng):
     assert np.sqrt(plain.parameters["noise_variance"]) > 0.15
 
 
+@pytest.mark.parametrize("channels", [None, 3])
 @pytest.mark.parametrize("start", ["kmeans", "random", "exemplars"])
-def test_no_start_is_without_factors(start, rng):
-    images, *_ = strokes(rng, 20)
-    mixture = blots(2, 3)
+def test_no_start_is_without_factors(start, channels, rng):
+    images, *_ = strokes(rng, 4)
+    if channels:
+        images = images[..., None] * np.array([1.0, -0.5, 2.0])
+    # four images have three principal components
+    mixture = blots(2, 5, channels=channels)
     found = mixture.initialize(list(images), rng, start)
+    table = found["templates"].reshape(2, channels or 1, 6, -1)
+    assert (np.abs(table).max(axis=-1) > 1e-4).all()
+    assert template_images(found, mixture).shape == (2, *images.shape[1:])
+
+
+def test_exemplars_have_the_factors_of_kmeans(rng, monkeypatch):
+    images, *_ = strokes(rng, 20)
+    mixture = blots(2, 1)
+    # the two that stand last, which are single images
+    monkeypatch.setattr(
+        "pymc_mcoem.templates.exemplars.best_columns",
+        lambda evidence, n: np.arange(evidence.shape[1] - n, evidence.shape[1]),
+    )
+    seeds = np.random.default_rng(1), np.random.default_rng(1)
+    chosen = mixture.initialize(list(images), seeds[0], "exemplars")["templates"]
+    clustered = mixture.initialize(list(images), seeds[1], "kmeans")["templates"]
     n = mixture.settings.basis.kernels.n_basis
-    for k in range(1, 4):
-        assert (np.abs(found["templates"][:, k * n : (k + 1) * n]).max(axis=1) > 1e-4).all()
-    assert template_images(found, mixture).shape == (2, SIDE, SIDE)
+    assert not np.allclose(chosen[:, :n], clustered[:, :n])
+    np.testing.assert_array_equal(chosen[:, n:], clustered[:, n:])
+
+
+def test_first_factors_do_not_see_what_is_missing(rng):
+    images, kinds, *_ = strokes(rng, 40)
+    mixture = blots(2, 1)
+    mask = (rng.uniform(size=images.shape) > 0.2).astype(float)
+    found = [
+        first_factors(
+            mixture.settings,
+            mixture.settings.basis,
+            mixture.gram,
+            mixture.model_parameters()["templates"],
+            np.where(mask > 0, images, hidden).reshape(40, -1),
+            mask.reshape(40, -1),
+            kinds,
+            np.random.default_rng(1),
+        )
+        for hidden in (0.0, 50.0)
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+def test_the_noise_of_a_start_does_not_count_factors(rng):
+    images, *_ = strokes(rng, 20)
+    with_factors, without = (
+        blots(2, n).initialize(list(images), np.random.default_rng(1), "kmeans") for n in (4, 0)
+    )
+    assert with_factors["noise_variance"] == pytest.approx(without["noise_variance"], rel=1e-6)
+
+
+def test_searches_start_where_those_of_the_warp_do():
+    plain, own = blots(2, 0, rigid={"degrees": 180}), blots(2, 2, rigid={"degrees": 180})
+    assert len(plain.geometry.starts) == 5
+    np.testing.assert_array_equal(own.geometry.starts[:, :-2], plain.geometry.starts)
+    assert not own.geometry.starts[:, -2:].any()
+
+
+def test_what_is_registered_moves_as_without_factors(rng):
+    """With factors of zeros all that is registered is as in a mixture without."""
+    images, *_ = strokes(rng, 1)
+    plain, own = blots(1, 0), blots(1, 2)
+    theta = {**plain.model_parameters()}
+    theta["templates"] = 0.3 * rng.normal(size=theta["templates"].shape)
+    padded = np.concatenate([theta["templates"], np.zeros((1, 2 * SIDE**2))], axis=1)
+    found, expected = (
+        mixture.register(images[0], given, draws=1500, tune=200, random_seed=1)
+        for mixture, given in ((own, {**theta, "templates": padded}), (plain, theta))
+    )
+    assert found.warp_mean.shape == expected.warp_mean.shape
+    for name in ("warp", "inverse", "aligned"):
+        one, other = found[f"{name}_mean"], expected[f"{name}_mean"]
+        # of 1,500 draws of each, taken for a thirtieth of independent ones
+        tolerance = 5 * np.sqrt(2 / 50) * expected[f"{name}_sd"].max()
+        assert float(np.abs(one - other).max()) < tolerance, name
+    assert float(found.inverse_sd.max()) > 1e-3
+
+
+def test_derivatives_of_others_are_not_taken_for_ours(rng):
+    """A derived warp or basis that knows no derivatives of its own has none with factors either."""
+
+    class Bent(RigidMotion):
+        def warped(self, points, beta):
+            return [column**3 for column in super().warped(points, beta)]
+
+    class Squared(GaussianBasis):
+        def evaluate(self, points, coefficients):
+            return super().evaluate(points, coefficients) ** 2
+
+    settings = blots(2, 0).settings
+    for warp, basis in (
+        (Bent(), settings.basis),
+        (Bent() + RigidMotion(), settings.basis),
+        (RigidMotion(), Squared(settings.basis.centers, 0.5)),
+    ):
+        mixture = TemplateMixture(
+            settings.points, BasisWithFactors(basis, 1), DeformationWithScores(warp, 1), 2
+        )
+        assert mixture.geometry.curvature is None
+        assert mixture.written_out is None
 
 
 def test_the_first_factors_are_principal_components(rng):
@@ -355,15 +432,21 @@ def test_what_has_no_meaning_is_refused(rng):
     mixture = blots(2, 1)
     with pytest.raises(ValueError, match="n_factors: got -1"):
         blots(2, -1)
-    with pytest.raises(ValueError, match="'nonnegative', and a factor adds"):
-        blots(2, 1, coefficients="nonnegative")
-    with pytest.raises(ValueError, match="zero for the coefficients of factors"):
+    for options in (
+        {"coefficients": "nonnegative"},
+        {"scale": (9.0, 10.0)},
+        {"offset": 2.0},
+        {"noise_correlation": np.eye(SIDE**2)},
+    ):
+        (name,) = options
+        with pytest.raises(ValueError, match=f"(?s){name} is .*leave {name} out, or"):
+            blots(2, 1, **options)
+    with pytest.raises(ValueError, match="zeros for the coefficients of factors"):
         blots(2, 1, priors=TemplatePriors(template_mean=0.5))
-    with pytest.raises(TypeError, match="add warps first"):
-        mixture.settings.deformation + mixture.settings.deformation
-    with pytest.raises(ValueError, match=r"scores is \[1.0, 2.0\]; give one for each of 1"):
-        template_images(mixture.parameters, mixture, [1.0, 2.0])
-    with pytest.raises(ValueError, match="give one for each of 0 factors"):
+    for scores in ([1.0, 2.0], [np.nan], [[1.0]]):
+        with pytest.raises(ValueError, match="give a finite number for each of 1 factors"):
+            template_images(mixture.parameters, mixture, scores)
+    with pytest.raises(ValueError, match="for each of 0 factors"):
         template_images(blots(2, 0).parameters, blots(2, 0), [1.0])
     with pytest.raises(ValueError, match="has factors, which are not refined"):
         mcoem.refine_templates(mixture.parameters, mixture, images)
@@ -375,6 +458,3 @@ def test_what_has_no_meaning_is_refused(rng):
     ]
     with pytest.raises(ValueError, match="signs and an order of its own"):
         mcoem.merge_runs(runs)
-    with pytest.raises(ValueError, match="give all three the same"):
-        settings = mixture.settings
-        TemplateMixture(settings.points, settings.basis, settings.deformation.within, 2)

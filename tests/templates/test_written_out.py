@@ -19,14 +19,14 @@ from pymc_mcoem.em.esteps.fixed_latents import FixedLatents
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
 from pymc_mcoem.em.esteps.posterior_mode import PosteriorMode
 from pymc_mcoem.templates import (
-    BasisWithFactors,
-    DeformationWithScores,
     DisplacementField,
     GaussianBasis,
     RigidMotion,
     TemplateMixture,
     TimeWarp,
 )
+from pymc_mcoem.templates.bases.factors import BasisWithFactors
+from pymc_mcoem.templates.warps.scores import DeformationWithScores
 from tests.helpers.requested import requested
 
 SHAPE = (6, 7)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_mcoem.templates.warps.deformations import Deformation, SumOfDeformations
+from pymc_mcoem.templates.warps.deformations import Deformation
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -24,14 +24,21 @@ class DeformationWithScores(Deformation):
     Parameters
     ----------
     warp : Deformation
+        What moves points.
     n_factors : int
         Number of scores.
+
+    Attributes
+    ----------
+    within : Deformation
+        The warp.
+    n_scores : int
 
     Examples
     --------
     >>> from pymc_mcoem.templates import RigidMotion
     >>> DeformationWithScores(RigidMotion(), 1).labels[-2:]
-    ('translation 1', 'factor 0')
+    ('translation[1]', 'factor 0')
     """
 
     def __init__(self, warp: Deformation, n_factors: int) -> None:
@@ -103,10 +110,6 @@ class DeformationWithScores(Deformation):
         """Return the warp's starting points, with scores of zero."""
         own = self.within.starts()
         return np.concatenate([own, np.zeros((len(own), self.n_scores))], axis=1)
-
-    def __add__(self, other: Deformation) -> SumOfDeformations:
-        """Refuse: warps are added before they have scores."""
-        raise TypeError(f"{self!r} has scores; add warps first, and scores to their sum.")
 
     def check_points(self, points: np.ndarray) -> None:
         """Raise ValueError if D is not defined at points."""
