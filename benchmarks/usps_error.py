@@ -7,6 +7,7 @@ get the same images.
 
     python benchmarks/usps_error.py                            # 10, 30, 100 and 300 per digit
     python benchmarks/usps_error.py --images 30 --seeds 1
+    python benchmarks/usps_error.py --plain                    # nothing is chosen
     python benchmarks/usps_error.py --bursts                   # learn by Carlin-Chib bursts
     python benchmarks/usps_error.py --unsupervised             # 500 images of all digits, no labels
     python benchmarks/usps_error.py --rivals                   # rivals alone
@@ -20,6 +21,9 @@ on the first 30 images of a digit, with two classes; the number of classes by La
 for every rule. The number of passes, the mode search, the bounds on a class's images (`A_CLASS`)
 and the paper's updates are fixed. The values to choose from, the search and the bounds were found
 on 500 labeled images that are in no test set.
+
+With ``--plain`` nothing is chosen: priors are the default, each class learns its motions, and `PLAIN`
+has the numbers of classes and factors; without labels, the default mixture.
 
 Without labels (``--unsupervised``) four mixtures of 15 classes learn 500 images in two passes, from
 different starts by k-means, and the one with most evidence in the second pass is kept (`compete`).
@@ -76,6 +80,8 @@ CHOICES: dict[bool, dict[str, tuple[Any, ...]]] = {
         "rule": ("laplace", "importance", "expected_likelihood"),
     },
 }
+#: Classes and factors by the number of a digit's images, where nothing is chosen.
+PLAIN = {10: (1, 0), 30: (2, 0), 100: (4, 2), 300: (16, 0)}
 #: Images of a digit by which all settings but the number of classes are chosen.
 N_FIRST = 30
 #: Fewest and most images per class for which a number of classes is tried.
@@ -101,11 +107,14 @@ class Settings:
     Attributes
     ----------
     n_classes : int
-    deformation_variance : float or None
+    deformation_variance : float or None or "default"
         Prior value of γ², with the weight of 2,000 observations; None means the package's weak
-        prior.
+        prior, "default" that of images.
     rigid_variance : float
-        Variance of rotation, zoom and shift.
+        Variance of rotation, zoom and shift, or the mode of their prior.
+    rigid_weight : float or None
+        Weight of that prior, if variances are learned.
+    n_factors : int
     step_exponent : float
         Exponent κ of the step size n^-κ.
     weight_concentration : float
@@ -116,8 +125,10 @@ class Settings:
     """
 
     n_classes: int = 2
-    deformation_variance: float | None = None
+    deformation_variance: float | str | None = None
     rigid_variance: float = 0.1
+    rigid_weight: float | None = None
+    n_factors: int = 0
     step_exponent: float = 0.6
     weight_concentration: float = 2.0
     rule: str = "laplace"
@@ -127,6 +138,7 @@ class Settings:
         variance = self.deformation_variance or "weak"
         return (
             f"C={self.n_classes} γ²={variance} rigid={self.rigid_variance} "
+            f"weight={self.rigid_weight} factors={self.n_factors} "
             f"κ={self.step_exponent} ω={self.weight_concentration}"
         )
 
@@ -188,11 +200,18 @@ def all_done(pool: ProcessPoolExecutor, tasks: list[Task], name: str) -> list[An
 @cache
 def make_mixture(settings: Settings) -> mcoem.TemplateMixture:
     """Return the paper's digits settings with other priors, one for all digits and seeds."""
-    priors = mcoem.TemplatePriors(weight_concentration=settings.weight_concentration)
-    if settings.deformation_variance is not None:
-        priors = priors.with_deformation_variance(settings.deformation_variance, weight=2_000)
+    variance, priors = settings.deformation_variance, None
+    if not isinstance(variance, str):
+        priors = mcoem.TemplatePriors(weight_concentration=settings.weight_concentration)
+        if variance is not None:
+            priors = priors.with_deformation_variance(variance, weight=2_000)
     return mcoem.TemplateMixture.for_images(
-        (16, 16), settings.n_classes, rigid_variance=settings.rigid_variance, priors=priors
+        (16, 16),
+        settings.n_classes,
+        rigid_variance=settings.rigid_variance,
+        rigid_weight=settings.rigid_weight,
+        n_factors=settings.n_factors,
+        priors=priors,
     )
 
 
@@ -375,6 +394,15 @@ def choose(jobs: list[Job], pool: ProcessPoolExecutor) -> list[Job]:
     return jobs
 
 
+def plain(job: Job) -> Job:
+    """Return a job with settings that no image chose."""
+    if job.unsupervised:
+        return replace(job, settings=Settings(N_CLASSES, "default"))
+    n_classes, n_factors = PLAIN[job.n_images]
+    settings = Settings(n_classes, "default", 0.02, 3.0, n_factors)
+    return replace(job, settings=settings)
+
+
 def compare(job: Job) -> dict[str, float]:
     """Return the errors of rivals on the images of a job."""
     warnings.simplefilter("ignore", UserWarning)
@@ -393,6 +421,8 @@ def main() -> None:
         unsupervised=(False, "one mixture, no labels"),
         bursts=(False, "learn by Carlin-Chib bursts"),
         rivals=(False, "rivals alone"),
+        plain=(False, "choose nothing"),
+        first_seed=(1, "first draw"),
         workers=2,
         output=Path("output"),
     )
@@ -405,15 +435,17 @@ def main() -> None:
     jobs = [
         Job(seed, size, given.test, given.unsupervised, given.bursts, folder, first)
         for size in sorted(sizes, reverse=True)
-        for seed in range(1, given.seeds + 1)
+        for seed in range(given.first_seed, given.first_seed + given.seeds)
     ]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.workers, context, initializer=be_silent) as pool:
         results: list[dict[str, float]] = [{} for _ in jobs]
         if not given.rivals:
-            jobs = choose(jobs, pool)
+            jobs = [plain(job) for job in jobs] if given.plain else choose(jobs, pool)
             results = errors(jobs, pool, "Test images")
-        others = all_done(pool, [(compare, job) for job in jobs], "Rivals")
+        others: list[dict[str, float]] = [{} for _ in jobs]
+        if not given.plain:
+            others = all_done(pool, [(compare, job) for job in jobs], "Rivals")
     of_size: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for job, found, rival in zip(jobs, results, others, strict=True):
         told = ", ".join(f"{name} {value:.3g}" for name, value in (found | rival).items())
