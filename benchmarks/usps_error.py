@@ -22,8 +22,8 @@ for every rule. The number of passes, the mode search, the bounds on a class's i
 and the paper's updates are fixed. The values to choose from, the search and the bounds were found
 on 500 labeled images that are in no test set.
 
-With ``--plain`` nothing is chosen: priors are the default, each class learns its motions, and `PLAIN`
-has the numbers of classes and factors; without labels, the default mixture.
+With ``--plain`` nothing is chosen: default priors, motions that each class learns, and the numbers
+of classes and factors in `PLAIN`; without labels, the default mixture.
 
 Without labels (``--unsupervised``) four mixtures of 15 classes learn 500 images in two passes, from
 different starts by k-means, and the one with most evidence in the second pass is kept (`compete`).
