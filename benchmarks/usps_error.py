@@ -397,9 +397,15 @@ def choose(jobs: list[Job], pool: ProcessPoolExecutor) -> list[Job]:
 def plain(job: Job) -> Job:
     """Return a job with settings that no image chose."""
     if job.unsupervised:
-        return replace(job, settings=Settings(N_CLASSES, "default"))
+        return replace(job, settings=Settings(N_CLASSES, deformation_variance="default"))
     n_classes, n_factors = PLAIN[job.n_images]
-    settings = Settings(n_classes, "default", 0.02, 3.0, n_factors)
+    settings = Settings(
+        n_classes,
+        deformation_variance="default",
+        rigid_variance=0.02,
+        rigid_weight=3.0,
+        n_factors=n_factors,
+    )
     return replace(job, settings=settings)
 
 

@@ -107,8 +107,8 @@ class Family(ModelParameters, ModelObservations):
     start_names: tuple[str, ...] = ("kmeans", "random")
     #: Hand-written loops for the density, its derivatives and the statistics, if there are any.
     written_out: WrittenOut | None = None
-    #: Whether statistics of runs that were learned apart may be added, see `merge_runs`.
-    is_mergeable: bool = True
+    #: Why statistics of runs that were learned apart may not be added, see `merge_runs`; else None.
+    reason_not_to_merge: str | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse attributes of the class that belong in its geometry."""

@@ -254,10 +254,9 @@ def _require_alike(runs: Mapping[Hashable, Any]) -> None:
             )
     names = list(runs)
     first: OnlineEM = runs[names[0]]
-    if len(runs) > 1 and not first.family.is_mergeable:
+    if len(runs) > 1 and first.family.reason_not_to_merge is not None:
         raise ValueError(
-            f"runs: their family, {first.family!r}, has factors, and each run has signs and an "
-            "order of its own for them; learn one run, or leave factors out."
+            f"runs: got {len(runs)}, and {first.family.reason_not_to_merge}; learn one run."
         )
     settings = json.loads(encode_settings(first.run.settings))
     for name in names[1:]:

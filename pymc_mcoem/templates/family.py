@@ -28,11 +28,11 @@ from pymc_mcoem.templates.starts import (
     first_parameters,
     kmeans_start,
     mean_design,
+    n_uncounted,
     precision_bands,
     random_start,
     stack_encoded,
     template_precision,
-    uncounted,
     warn_of_size,
 )
 from pymc_mcoem.templates.warps.deformations import Deformation
@@ -108,6 +108,10 @@ class TemplateFamily(TemplateObservations, Family):
         if own_points is not None:
             self.observation += ("own_points",)
         self._warned_of_negative_values = False
+        if deformation.n_scores:
+            self.reason_not_to_merge = (
+                "their templates have factors, with signs and an order of their own in each run"
+            )
         self.statistics = built.statistics
         self.geometry = built.geometry
         self.written_out = image_functions(self.settings, built) or curve_functions(
@@ -121,11 +125,6 @@ class TemplateFamily(TemplateObservations, Family):
     def n_classes(self) -> int:
         """Number of templates."""
         return self.settings.n_classes
-
-    @property
-    def is_mergeable(self) -> bool:  # type: ignore[override]
-        """Whether statistics of runs add up; factors of each run have signs of its own."""
-        return not self.settings.deformation.n_scores
 
     def maximize(
         self, statistics: Mapping[str, np.ndarray], *, effective_size: float
@@ -257,7 +256,7 @@ class TemplateFamily(TemplateObservations, Family):
             gram=self.gram,
             precision=self._precision,
             gram_bands=self.settings.basis.gram_bands,
-            n_free=uncounted(self.settings),
+            n_uncounted=n_uncounted(self.settings),
             base_covariance=self.settings.base_covariance,
             rigid_prior=self.settings.rigid_prior,
             covariance=self.settings.covariance,

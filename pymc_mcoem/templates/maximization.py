@@ -30,7 +30,7 @@ def maximize_templates(
     present: Mapping[str, np.ndarray] | None = None,
     precision: np.ndarray | None = None,
     gram_bands: Callable[[np.ndarray, int], np.ndarray] = symmetric_bands,
-    n_free: int = 0,
+    n_uncounted: int = 0,
 ) -> dict[str, np.ndarray]:
     """Return the parameters that maximize n* × (expected log-likelihood) + log-priors.
 
@@ -68,7 +68,7 @@ def maximize_templates(
         other matrices have no entries beyond them.
     gram_bands : callable
         Returns the bands of a matrix in ``"template_gram"``, given it and the width.
-    n_free : int
+    n_uncounted : int
         Number of coefficients of a template that σ² does not count: directions in which
         `precision` is zero, and coefficients of factors.
 
@@ -130,7 +130,7 @@ def maximize_templates(
         "weights": weights / weights.sum(),
         "templates": templates,
         "noise_variance": _noise(
-            statistics, residuals, share, priors, templates.shape[-1] - n_free, noise, waiting
+            statistics, residuals, share, priors, templates.shape[-1] - n_uncounted, noise, waiting
         ),
         **_deformations(statistics, share, priors, base_covariance, covariance, waiting),
     }

@@ -11,24 +11,24 @@ from scipy.linalg import bandwidth, solve_triangular
 from pymc_mcoem.templates.bases.bands import symmetric_bands
 from pymc_mcoem.templates.bases.factors import BasisWithFactors
 from pymc_mcoem.templates.clusters import allowed_labels, kmeans_labels, smoothed
+from pymc_mcoem.templates.first_factors import first_factors
 from pymc_mcoem.templates.maximization import maximize_templates
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.settings import TemplateSettings
 
 __all__ = [
-    "first_factors",
     "first_parameters",
     "kmeans_start",
     "labeled_statistics",
     "mean_design",
     "n_free",
+    "n_uncounted",
     "own_templates",
     "precision_bands",
     "random_start",
     "random_templates",
     "stack_encoded",
     "template_precision",
-    "uncounted",
     "warn_of_size",
 ]
 
@@ -36,8 +36,6 @@ __all__ = [
 _DEFAULT_DEFORMATION_VARIANCE = 0.01
 #: Observations that vary more than this are not of the order of one, as random templates are.
 _LARGE = 10.0
-#: Share of the kernels' gram matrix that keeps the coefficients of first factors small.
-RIDGE = 0.1
 
 
 def start_variance(priors: TemplatePriors) -> float:
@@ -120,7 +118,7 @@ def n_free(settings: TemplateSettings) -> int:
     return 0 if settings.offset is None else 1
 
 
-def uncounted(settings: TemplateSettings) -> int:
+def n_uncounted(settings: TemplateSettings) -> int:
     """Return the number of a template's coefficients that the noise's M-step does not count.
 
     Those on which the prior says nothing, and those of factors. With these, which are many beside a
@@ -262,41 +260,9 @@ def kmeans_start(
             parameters["noise_variance"][empty] = parameters["noise_variance"][~empty].mean(axis=0)
     if isinstance(settings.basis, BasisWithFactors):
         parameters["templates"] += first_factors(
-            settings, settings.basis, gram, parameters["templates"], values, mask, labels, rng
+            settings.basis, parameters["templates"], values, mask, labels, design, rng
         )
     return parameters
-
-
-def first_factors(
-    settings: TemplateSettings,
-    basis: BasisWithFactors,
-    gram: np.ndarray,
-    templates: np.ndarray,
-    values: np.ndarray,
-    mask: np.ndarray,
-    labels: np.ndarray,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Return coefficients of factors, the same for all classes, and zeros for the templates.
-
-    They are the principal components of what templates leave of the observations, scaled so that
-    scores have a variance of one.
-    """
-    n, size = len(values), basis.kernels.n_basis
-    design = mean_design(settings)[:, :size]
-    by_channel = (n, len(design), settings.n_channels)
-    own = templates.reshape(len(templates), settings.n_channels, -1)[labels, :, :size]
-    away = values.reshape(by_channel) - np.einsum("sl,ncl->nsc", design, own)
-    away = (away * mask.reshape(by_channel)).swapaxes(1, 2)
-    smooth = np.linalg.solve(design.T @ design + RIDGE * gram[:size, :size], design.T)
-    coefficients = np.einsum("ls,ncs->ncl", smooth, away)
-    fits = (coefficients @ design.T).reshape(n, -1)
-    scores = np.linalg.svd(fits, full_matrices=False)[0][:, : basis.n_factors]
-    found = np.zeros((settings.n_channels, 1 + basis.n_factors, size))
-    # a factor of zeros would stay zero, so those without a component are random
-    found[:, 1:] = 1e-3 * rng.standard_normal(found[:, 1:].shape)
-    found[:, 1 : 1 + scores.shape[1]] += np.einsum("nk,ncl->ckl", scores, coefficients) / np.sqrt(n)
-    return found.reshape(templates.shape[1:])
 
 
 def own_templates(
@@ -349,7 +315,7 @@ def _labeled_parameters(
         noise=settings.noise,
         coefficients=settings.coefficients,
         precision=precision_bands(settings, priors, gram),
-        n_free=uncounted(settings),
+        n_uncounted=n_uncounted(settings),
     )
     return parameters, mass == 0
 

@@ -14,7 +14,7 @@ from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.datasets import simulate_images
 from pymc_mcoem.templates import GaussianBasis, RigidMotion, TemplatePriors
 from pymc_mcoem.templates.bases.factors import BasisWithFactors
-from pymc_mcoem.templates.starts import first_factors
+from pymc_mcoem.templates.first_factors import first_factors
 from pymc_mcoem.templates.warps.scores import DeformationWithScores
 
 SIDE = 7
@@ -103,6 +103,8 @@ def test_statistics_are_those_of_designs_with_scores(rng, without_compiler):
     seen = ~np.isnan(values.ravel())
     projection = design[seen].T @ values.ravel()[seen]
     gram = design[seen].T @ design[seen]
+    warped = mixture.settings.deformation.warp(mixture.settings.points, position)
+    np.testing.assert_allclose(mixture.settings.basis.design(warped).eval(), design, atol=1e-12)
     np.testing.assert_allclose(found["template_projection"], projection, atol=1e-12)
     basis = mixture.settings.basis
     np.testing.assert_allclose(basis.unpack_gram(found["template_gram"]), gram, atol=1e-12)
@@ -296,13 +298,12 @@ def test_first_factors_do_not_see_what_is_missing(rng):
     mask = (rng.uniform(size=images.shape) > 0.2).astype(float)
     found = [
         first_factors(
-            mixture.settings,
             mixture.settings.basis,
-            mixture.gram,
             mixture.model_parameters()["templates"],
             np.where(mask > 0, images, hidden).reshape(40, -1),
             mask.reshape(40, -1),
             kinds,
+            mixture.mean_design(),
             np.random.default_rng(1),
         )
         for hidden in (0.0, 50.0)
@@ -456,5 +457,5 @@ def test_what_has_no_meaning_is_refused(rng):
         )
         for seed in (1, 2)
     ]
-    with pytest.raises(ValueError, match="signs and an order of its own"):
+    with pytest.raises(ValueError, match="got 2, and their templates have factors"):
         mcoem.merge_runs(runs)

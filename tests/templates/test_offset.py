@@ -170,7 +170,7 @@ def test_m_step_with_a_free_level_is_the_direct_maximum(rng):
         gram=mixture.gram,
         base_covariance=np.eye(6),
         precision=symmetric_bands(precision, 5),
-        n_free=1,
+        n_uncounted=1,
     )
 
     def negative(x):

@@ -76,7 +76,7 @@ class BasisWithFactors(GaussianBasis):
     def gradient(self, points: Any, coefficients: Any) -> TensorVariable:
         """Return the derivatives by places and by scores, (n_points, n_dims).
 
-        Scores are the same at all points.
+        Scores are the same at all points: numbers, not vectors.
         """
         places, scores = self._split(points)
         own, *factors = self._by_factor(coefficients)
@@ -178,8 +178,7 @@ class BasisWithFactors(GaussianBasis):
 def _joined(
     own: TensorVariable, factors: Sequence[TensorVariable], scores: Sequence[TensorVariable]
 ) -> TensorVariable:
-    """Return the coefficients of a template with the scores of an observation."""
+    """Return the coefficients of a template with the scores of an observation, numbers."""
     by_factor = zip(scores, factors, strict=True)
-    moved = ((score[0] if score.ndim else score) * each for score, each in by_factor)
-    found: TensorVariable = pt.add(own, *moved)
+    found: TensorVariable = pt.add(own, *(score * each for score, each in by_factor))
     return found

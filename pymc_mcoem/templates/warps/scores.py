@@ -111,10 +111,6 @@ class DeformationWithScores(Deformation):
         own = self.within.starts()
         return np.concatenate([own, np.zeros((len(own), self.n_scores))], axis=1)
 
-    def check_points(self, points: np.ndarray) -> None:
-        """Raise ValueError if D is not defined at points."""
-        self.within.check_points(points)
-
     def _split(self, beta: Any) -> tuple[TensorVariable, list[TensorVariable]]:
         beta = pt.as_tensor_variable(beta)
         size = self.within.n_parameters
