@@ -60,9 +60,9 @@ class OnlineEM(Driver[OnlineRun]):
     step_size : StepSize or callable
         ϱ_n as a function of the step number n; the first must be 1. Default: n^−0.6.
     update_schedule : UpdateSchedule or callable
-        Whether θ is maximized after observation n. By default, the first update comes as soon as
-        every class is ready, at 10 at the latest; the next are at 15, 20, and every observation
-        after. A class that is not ready (see `Family.ready`) keeps all parameters but its weight.
+        Whether θ is maximized after observation n. Default: after 10, 15, 20, and every observation
+        from there. A class that is not ready (see `Family.ready`) keeps all parameters but its
+        weight.
     burst_length : BurstLength or callable
         `BurstSize` for observation n.
     e_step : EStep, optional

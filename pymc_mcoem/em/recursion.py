@@ -88,18 +88,7 @@ def followed(
         inverse_effective_size=((1 - gain) ** 2 * state.inverse_effective_size + gain**2 / size),
         troubles=troubles,
     )
-    worth = after.effective_size
-    schedule = settings.update_schedule
-    # a schedule with fixed times does not use whether classes are ready
-    asks = not state.n_updates and getattr(schedule, "adaptive", True)
-    all_ready = asks and np.all(family.ready(running, effective_size=worth))
-    due = last or update_is_due(
-        schedule,
-        state.n_learned,
-        after.n_learned,
-        n_updates=state.n_updates,
-        all_ready=bool(all_ready),
-    )
+    due = last or update_is_due(settings.update_schedule, state.n_learned, after.n_learned)
     waiting: tuple[int, ...] = ()
     if due:
         found = maximized(family, settings, after)

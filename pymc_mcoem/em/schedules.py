@@ -184,19 +184,15 @@ class UpdateSchedule:
         The first update times, increasing.
     every : int
         After the last of `times`, every `every`-th observation; 0 for none.
-    adaptive : bool
-        Whether the first update comes as soon as every class is ready for it (see
-        `Family.ready`), and at ``times[0]`` at the latest.
 
     Raises
     ------
     ValueError
-        If `times` is not increasing from 1 or more, `every` is negative, or `adaptive` comes
-        without `times`.
+        If `times` is not increasing from 1 or more, or `every` is negative.
 
     Notes
     -----
-    A class that is not ready at an update keeps its parameters, whatever the schedule.
+    A class that is not ready at an update (see `Family.ready`) keeps its parameters.
 
     Examples
     --------
@@ -207,7 +203,6 @@ class UpdateSchedule:
 
     times: tuple[int, ...] = (10, 15, 20)
     every: int = 1
-    adaptive: bool = True
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -218,50 +213,22 @@ class UpdateSchedule:
             )
         if self.every < 0:
             raise ValueError(f"every: got {self.every}; give 1 or more, or 0 for no more updates.")
-        if self.adaptive and not self.times:
-            raise ValueError(
-                "times: got none with adaptive=True; give the latest first update, as (10,)."
-            )
 
     def __call__(self, n: int) -> bool:
-        """Return whether the fixed part of the schedule has an update at `n`, counted from 1."""
+        """Return whether there is an update at `n`, counted from 1."""
         check_number(n)
         last = self.times[-1] if self.times else 0
         return n in self.times or (self.every > 0 and n > last and (n - last) % self.every == 0)
 
-    def due(self, after: int, until: int, *, n_updates: int, all_ready: bool) -> bool:
-        """Return whether an update is due once `until` observations are learned.
-
-        Parameters
-        ----------
-        after, until : int
-            Numbers of observations learned before and after this step; they differ by the batch
-            size.
-        n_updates : int
-            Number of updates so far.
-        all_ready : bool
-            Whether every class is ready for an update.
-        """
-        if not self.adaptive:
-            return any(self(n) for n in range(after + 1, until + 1))
-        if n_updates == 0:
-            return all_ready or until >= self.times[0]
-        # times[0] only bounds the first update; after that it is not an update time, unless the
-        # regular updates begin there.
-        return any(
-            self(n) and (n != self.times[0] or len(self.times) == 1)
-            for n in range(after + 1, until + 1)
-        )
-
     @classmethod
     def at(cls, times: Iterable[int], *, every: int = 1) -> UpdateSchedule:
         """Return a schedule of updates at `times`, then at every `every`-th observation."""
-        return cls(times=tuple(times), every=every, adaptive=False)
+        return cls(times=tuple(times), every=every)
 
     @classmethod
     def never(cls) -> UpdateSchedule:
         """Return a schedule without updates: statistics are averaged, parameters stay."""
-        return cls(times=(), every=0, adaptive=False)
+        return cls(times=(), every=0)
 
     @classmethod
     def paper(cls) -> UpdateSchedule:
@@ -343,14 +310,6 @@ def check_number(n: int) -> None:
         raise ValueError(f"n: got {n}; observations and steps are counted from 1.")
 
 
-def update_is_due(
-    schedule: Callable[[int], bool], after: int, until: int, *, n_updates: int, all_ready: bool
-) -> bool:
-    """Return whether an update is due by a schedule or function of n; see `UpdateSchedule.due`.
-
-    A custom schedule that needs `n_updates` and `all_ready` defines a method ``due``.
-    """
-    due = getattr(schedule, "due", None)
-    if due is not None:
-        return bool(due(after, until, n_updates=n_updates, all_ready=all_ready))
+def update_is_due(schedule: Callable[[int], bool], after: int, until: int) -> bool:
+    """Return whether `schedule` has an update at a number above `after`, up to `until`."""
     return any(bool(schedule(n)) for n in range(after + 1, until + 1))

@@ -67,6 +67,19 @@ def test_reading_answers_as_if_the_stream_ended(family, stream, n):
     assert held.parameters.identical(ended.partial_fit(stream[:n]).parameters)
 
 
+def test_ten_images_make_one_template_whichever_comes_first(rng):
+    """The first update waits until several have come, also if every class is soon ready."""
+    mixture = TemplateMixture.for_images((4, 4), n_classes=1, n_landmarks=2)
+    images, start = rng.normal(size=(10, 4, 4)), mixture.parameters
+    settings = {"e_step": FixedLatents(), "step_size": StepSize(1), "progressbar": False}
+    found = [
+        OnlineEM(mixture, parameters=start, **settings).partial_fit(each).parameters
+        for each in (images, images[::-1])
+    ]
+    xr.testing.assert_allclose(*found)
+    assert not np.allclose(found[0].templates, start.templates)
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"batch_size": 4, "average_from": 10}], ids=["default", "mini-batches"]
 )

@@ -14,14 +14,12 @@ from pymc_mcoem.em.schedules import (
 )
 
 
-def due_times(schedule, ready_from, until=30, batch_size=1):
-    """Walk through a stream whose classes are all ready from `ready_from` on."""
+def due_times(schedule, until=30, batch_size=1):
+    """Walk through a stream and return after which observations there was an update."""
     times = []
     for after in range(0, until, batch_size):
-        now = after + batch_size
-        ready = now >= ready_from
-        if update_is_due(schedule, after, now, n_updates=len(times), all_ready=ready):
-            times.append(now)
+        if update_is_due(schedule, after, after + batch_size):
+            times.append(after + batch_size)
     return times
 
 
@@ -86,11 +84,11 @@ def test_numbers_are_counted_from_one(schedule):
 def test_paper_updates():
     expected = [50, 75, *range(100, 121)]
     assert [n for n in range(1, 121) if UpdateSchedule.paper()(n)] == expected
-    assert due_times(UpdateSchedule.paper(), ready_from=1, until=120) == expected
+    assert due_times(UpdateSchedule.paper(), until=120) == expected
 
 
 def test_updates_at_given_times():
-    assert due_times(UpdateSchedule.at([10, 15, 20]), ready_from=1, until=23) == [
+    assert due_times(UpdateSchedule.at([10, 15, 20]), until=23) == [
         10,
         15,
         20,
@@ -98,39 +96,27 @@ def test_updates_at_given_times():
         22,
         23,
     ]
-    assert due_times(UpdateSchedule.at([4], every=10), ready_from=1, until=30) == [4, 14, 24]
-    assert due_times(UpdateSchedule.at([1]), ready_from=99, until=4) == [1, 2, 3, 4]
+    assert due_times(UpdateSchedule.at([4], every=10), until=30) == [4, 14, 24]
+    assert due_times(UpdateSchedule.at([1]), until=4) == [1, 2, 3, 4]
 
 
 def test_never():
-    assert due_times(UpdateSchedule.never(), ready_from=1) == []
+    assert due_times(UpdateSchedule.never()) == []
 
 
-@pytest.mark.parametrize(
-    ("ready_from", "expected"),
-    [
-        (4, [4, 15, 20, 21, 22]),
-        (10, [10, 15, 20, 21, 22]),
-        (99, [10, 15, 20, 21, 22]),
-    ],
-)
-def test_default_adapts_the_first_update_only(ready_from, expected):
-    assert due_times(UpdateSchedule(), ready_from, until=22) == expected
-
-
-def test_adaptive_with_one_time_updates_at_that_time_too():
-    assert due_times(UpdateSchedule(times=(5,)), ready_from=2, until=7) == [2, 5, 6, 7]
+def test_default_waits_for_ten_observations():
+    assert due_times(UpdateSchedule(), until=22) == [10, 15, 20, 21, 22]
 
 
 def test_a_batch_that_steps_over_a_time_updates_once():
-    assert due_times(UpdateSchedule.at([10, 15]), 1, until=28, batch_size=4) == [
+    assert due_times(UpdateSchedule.at([10, 15]), until=28, batch_size=4) == [
         12,
         16,
         20,
         24,
         28,
     ]
-    assert due_times(lambda n: n % 7 == 0, 1, until=28, batch_size=4) == [8, 16, 24, 28]
+    assert due_times(lambda n: n % 7 == 0, until=28, batch_size=4) == [8, 16, 24, 28]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +125,6 @@ def test_a_batch_that_steps_over_a_time_updates_once():
         ({"times": (10, 10)}, r"times: got \(10, 10\)"),
         ({"times": (0, 3)}, r"times: got \(0, 3\)"),
         ({"every": -1}, "every: got -1"),
-        ({"times": ()}, "adaptive=True"),
     ],
 )
 def test_update_schedule_refuses(arguments, message):
