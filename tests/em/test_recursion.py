@@ -117,15 +117,6 @@ def test_a_class_without_mass_keeps_its_rows(family, rng):
     assert counts[74] == 0 and counts[100] == 26
 
 
-def test_all_classes_ready_makes_the_first_update_early(family):
-    apart = THETA | {"means": np.array([-20.0, 0.0, 20.0])}
-    em = driver(family, parameters=apart, step_size=StepSize(1))
-    em.partial_fit([-20.0, 0.0, -20.0, 20.0, 0.0, 20.0])
-    assert (
-        em.history["observations"]["updated"].values.tolist() == [False] * 3 + [True] + [False] * 2
-    )
-
-
 def test_each_observation_has_its_own_generator(family, stream):
     drawn = []
 
