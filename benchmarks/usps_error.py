@@ -82,7 +82,7 @@ CHOICES: dict[bool, dict[str, tuple[Any, ...]]] = {
     },
 }
 #: Classes and factors by the number of a digit's images, where nothing is chosen.
-PLAIN = {10: (1, 0), 30: (2, 0), 100: (4, 2), 300: (16, 0)}
+PLAIN = {10: (1, 0), 30: (2, 0), 100: (4, 2), 300: (8, 0)}
 #: Images of a digit by which all settings but the number of classes are chosen.
 N_FIRST = 30
 #: Fewest and most images per class for which a number of classes is tried.
