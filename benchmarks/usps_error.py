@@ -273,7 +273,7 @@ def learn(job: Job, group: int) -> tuple[xr.Dataset, float]:
     else:
         em = mcoem.OnlineEM(
             mixture,
-            # The paper's updates; with fewer images the first one is after all of them.
+            # The paper's updates; with fewer images the first one is after the first pass.
             update_schedule=mcoem.schedules.UpdateSchedule.at(
                 sorted({min(n, len(images)) for n in FIRST_UPDATES})
             ),

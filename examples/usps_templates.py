@@ -111,7 +111,6 @@ def open_run(run: Run) -> mcoem.OnlineEM:
         mixture,
         e_step=E_STEP,
         burst_length=mcoem.schedules.BurstLength(draws=40, tune=20),
-        update_schedule=None if unlabeled else mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
         step_size=mcoem.schedules.StepSize(0.75),
         n_start=200 if unlabeled else 50,
         random_seed=[run.seed, 10 if unlabeled else run.digit],

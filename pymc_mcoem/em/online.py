@@ -419,7 +419,8 @@ class OnlineEM(Driver[OnlineRun]):
         """Parameters θ by name, with the model's dims; the average, if averaging has begun.
 
         While observations are held, or before the first update, these are the parameters as if
-        the stream ended here; reading them changes nothing.
+        the stream ended here, and otherwise those of the last update; reading them changes
+        nothing.
         """
         state = self.run.ended_state()
         return self.family.to_dataset(state.average or state.parameters or {})

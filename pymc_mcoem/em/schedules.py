@@ -192,7 +192,8 @@ class UpdateSchedule:
 
     Notes
     -----
-    A class that is not ready at an update (see `Family.ready`) keeps its parameters.
+    A class that is not ready at an update (see `Family.ready`) keeps all parameters but its weight.
+    With mini-batches an update comes at the end of the batch that reaches its time.
 
     Examples
     --------
