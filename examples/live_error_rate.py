@@ -157,7 +157,6 @@ def make_driver(setting: Setting, method: str, group: int) -> mcoem.OnlineEM | m
         return mcoem.OnlineEM(
             mixture,
             burst_length=mcoem.schedules.BurstLength(draws=40, tune=20),
-            update_schedule=mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
             revival=mcoem.Revival() if chosen.revival else None,
             **common,
         )

@@ -69,7 +69,6 @@ def learn(task: tuple[int, int, int, int]) -> xr.Dataset:
         make_mixture(),
         e_step=E_STEP,
         burst_length=mcoem.schedules.BurstLength(draws=40, tune=20),
-        update_schedule=mcoem.schedules.UpdateSchedule.at([10, 15, 20]),
         random_seed=[seed, digit],
         progressbar=False,
     )
