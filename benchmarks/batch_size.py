@@ -114,7 +114,7 @@ def learn(family: ShiftedCurves, setting: Setting, curves: np.ndarray, seed: int
         parameters=start_of(setting, np.random.default_rng([seed, 1])),
         e_step=BURST if setting.bursts else mcoem.esteps.Exact(),
         step_size=setting.step_size,
-        update_schedule=mcoem.schedules.UpdateSchedule.at([FIRST_UPDATE]),
+        update_schedule=mcoem.schedules.UpdateSchedule([FIRST_UPDATE]),
         burst_length=mcoem.schedules.BurstLength(draws=10, tune=10),
         batch_size=setting.batch_size,
         average_from=AVERAGE_FROM,

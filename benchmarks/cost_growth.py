@@ -218,7 +218,7 @@ def tell_paper(given: argparse.Namespace) -> None:
         em = mcoem.OnlineEM.as_in_paper(
             mixture,
             burst_length=mcoem.schedules.BurstLength(draws=400, tune=100),
-            update_schedule=mcoem.schedules.UpdateSchedule.at([1]),
+            update_schedule=mcoem.schedules.UpdateSchedule([1]),
             n_start=1,
             random_seed=1,
             progressbar=False,

@@ -274,7 +274,7 @@ def learn(job: Job, group: int) -> tuple[xr.Dataset, float]:
         em = mcoem.OnlineEM(
             mixture,
             # The paper's updates; with fewer images the first one is after the first pass.
-            update_schedule=mcoem.schedules.UpdateSchedule.at(
+            update_schedule=mcoem.schedules.UpdateSchedule(
                 sorted({min(n, len(images)) for n in FIRST_UPDATES})
             ),
             n_start=min(50, len(images)),

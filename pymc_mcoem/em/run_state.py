@@ -38,7 +38,7 @@ STARTS = ("kmeans", "random", "exemplars")
 #: What to write for a schedule, in messages.
 SCHEDULES = {
     "step_size": "StepSize(0.6)",
-    "update_schedule": "UpdateSchedule.at([10, 20])",
+    "update_schedule": "UpdateSchedule((10, 20))",
     "burst_length": "BurstLength(100)",
     "annealing": "Annealing()",
 }

@@ -6,7 +6,7 @@ its own, stored with a run, and replaced by any function of n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -222,11 +222,6 @@ class UpdateSchedule:
         return n in self.times or (self.every > 0 and n > last and (n - last) % self.every == 0)
 
     @classmethod
-    def at(cls, times: Iterable[int], *, every: int = 1) -> UpdateSchedule:
-        """Return a schedule of updates at `times`, then at every `every`-th observation."""
-        return cls(times=tuple(times), every=every)
-
-    @classmethod
     def never(cls) -> UpdateSchedule:
         """Return a schedule without updates: statistics are averaged, parameters stay."""
         return cls(times=(), every=0)
@@ -234,7 +229,7 @@ class UpdateSchedule:
     @classmethod
     def paper(cls) -> UpdateSchedule:
         """Return updates at 50, 75, and every observation from 100 on (``subsec:5:2``)."""
-        return cls.at((50, 75, 100))
+        return cls(times=(50, 75, 100))
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def learned(backend):
         e_step=mcoem.esteps.CarlinChibBurst(backend=backend),
         parameters=family.declared_parameters(),
         burst_length=mcoem.schedules.BurstLength(20, 10),
-        update_schedule=mcoem.schedules.UpdateSchedule.at([4], every=2),
+        update_schedule=mcoem.schedules.UpdateSchedule([4], every=2),
         random_seed=3,
         progressbar=False,
     ).partial_fit(family.draw(np.random.default_rng(5), 12))

@@ -376,9 +376,9 @@ def test_failures_are_counted_by_records(family, stream):
 STEP_SIZES = [StepSize(), StepSize(0.9), StepSize(0.7, offset=3.0, floor=0.05)]
 UPDATES = [
     UpdateSchedule(),
-    UpdateSchedule.at([3, 9], every=4),
+    UpdateSchedule([3, 9], every=4),
     UpdateSchedule.never(),
-    UpdateSchedule.at([12], every=0),
+    UpdateSchedule([12], every=0),
 ]
 
 

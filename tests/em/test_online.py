@@ -58,12 +58,12 @@ def test_reading_changes_nothing(family, stream, way):
 
 @pytest.mark.parametrize("n", [1, 4, 12, 33])
 def test_reading_answers_as_if_the_stream_ended(family, stream, n):
-    held = driver(family, n_start=50, update_schedule=UpdateSchedule.at([50]))
+    held = driver(family, n_start=50, update_schedule=UpdateSchedule([50]))
     held.partial_fit(stream[:n])
     assert held.n_seen == n
     assert held.history["steps"].sizes["step"] == 0
     # The same stream, where the start and the first update are due with its last observation.
-    ended = driver(family, n_start=n, update_schedule=UpdateSchedule.at([n]))
+    ended = driver(family, n_start=n, update_schedule=UpdateSchedule([n]))
     assert held.parameters.identical(ended.partial_fit(stream[:n]).parameters)
 
 
@@ -343,7 +343,7 @@ def test_statistics_of_another_shape_are_refused(statistics, message):
         ({"keep": 1}, ValueError, "keep: got 1"),
         ({"step_size": 0.6}, TypeError, r"step_size: got 0.6; give a schedule, as StepSize\(0.6"),
         ({"step_size": lambda n: 0.5}, ValueError, "first gain must be 1"),
-        ({"update_schedule": 10}, TypeError, r"update_schedule: got 10; .* UpdateSchedule\.at"),
+        ({"update_schedule": 10}, TypeError, r"update_schedule: got 10; .* UpdateSchedule"),
         ({"burst_length": 100}, TypeError, r"burst_length: got 100; .* BurstLength\(100\)"),
         ({"e_step": "exact"}, TypeError, "e_step: got 'exact'"),
         ({"e_step": Exact}, TypeError, "e_step: got <class .*; give an E-step such as Carlin"),
@@ -365,7 +365,7 @@ def test_plain_functions_are_schedules(family, stream):
         update_schedule=lambda n: n % 10 == 0,
         burst_length=lambda n: BurstSize(draws=100, tune=50),
     ).partial_fit(stream)
-    expected = driver(family, parameters=THETA, update_schedule=UpdateSchedule.at([10], every=10))
+    expected = driver(family, parameters=THETA, update_schedule=UpdateSchedule([10], every=10))
     assert given.parameters.identical(expected.partial_fit(stream).parameters)
 
 

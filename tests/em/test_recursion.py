@@ -104,7 +104,7 @@ def test_average_without_any_update_holds_the_maximized_last_term(family, stream
 
 def test_a_class_without_mass_keeps_its_rows(family, rng):
     far = THETA | {"means": np.array([-1.0, 1.0, 500.0])}
-    em = driver(family, parameters=far, update_schedule=UpdateSchedule.at([5]))
+    em = driver(family, parameters=far, update_schedule=UpdateSchedule([5]))
     em.partial_fit(rng.normal(size=100))
     found = em.parameters
     assert float(found["means"][2]) == 500.0

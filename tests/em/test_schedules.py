@@ -88,7 +88,7 @@ def test_paper_updates():
 
 
 def test_updates_at_given_times():
-    assert due_times(UpdateSchedule.at([10, 15, 20]), until=23) == [
+    assert due_times(UpdateSchedule([10, 15, 20]), until=23) == [
         10,
         15,
         20,
@@ -96,8 +96,8 @@ def test_updates_at_given_times():
         22,
         23,
     ]
-    assert due_times(UpdateSchedule.at([4], every=10), until=30) == [4, 14, 24]
-    assert due_times(UpdateSchedule.at([1]), until=4) == [1, 2, 3, 4]
+    assert due_times(UpdateSchedule([4], every=10), until=30) == [4, 14, 24]
+    assert due_times(UpdateSchedule([1]), until=4) == [1, 2, 3, 4]
 
 
 def test_never():
@@ -109,7 +109,7 @@ def test_default_waits_for_ten_observations():
 
 
 def test_a_batch_that_steps_over_a_time_updates_once():
-    assert due_times(UpdateSchedule.at([10, 15]), until=28, batch_size=4) == [
+    assert due_times(UpdateSchedule([10, 15]), until=28, batch_size=4) == [
         12,
         16,
         20,

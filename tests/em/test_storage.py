@@ -68,7 +68,7 @@ def test_many_stops_and_a_thinned_history(family, stream, tmp_path):
 def test_settings_come_back(family, stream, tmp_path):
     settings = {
         "step_size": StepSize(0.7, offset=3.0, floor=0.01),
-        "update_schedule": UpdateSchedule.at([4, 9], every=2),
+        "update_schedule": UpdateSchedule([4, 9], every=2),
         "burst_length": BurstLength(7, 3, later=((5, 9),)),
         "e_step": Exact(),
         "n_start": 6,

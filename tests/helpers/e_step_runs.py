@@ -43,7 +43,7 @@ def assert_runs_and_is_stored(settings, rng, path):
         "e_step": settings,
         "parameters": family.declared_parameters(),
         "burst_length": BurstLength(20, 10),
-        "update_schedule": UpdateSchedule.at([4], every=2),
+        "update_schedule": UpdateSchedule([4], every=2),
         "random_seed": 3,
         "progressbar": False,
     }

@@ -229,7 +229,7 @@ def learned(settings, executor, backend):
         em = mcoem.OnlineEM(
             family,
             burst_length=mcoem.schedules.BurstLength(DRAWS, TUNE),
-            update_schedule=mcoem.schedules.UpdateSchedule.at([4], every=2),
+            update_schedule=mcoem.schedules.UpdateSchedule([4], every=2),
             batch_size=6,
             executor=AtOnce() if by == "at once" else by,
             **common,
