@@ -22,6 +22,7 @@ from pymc_mcoem.classification.scores import (
     compile_expected_likelihood,
     joined,
 )
+from pymc_mcoem.classification.shifted_copies import ShiftedCopies
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.progress import CountProgress
@@ -80,6 +81,10 @@ class Classifier:
         saves sweeps but no mode searches: with 40 classes bursts of 500 sweeps take half the time,
         bursts of 50 sweeps as much as before. An `e_step` that draws nothing, such as
         ``LaplaceGaussian()``, is not screened.
+    shifted_copies : bool
+        Average the class probabilities of an image over itself and four copies, shifted by a pixel
+        each way. Fewer images are named wrongly, and wrong names are less certain, in five times
+        the time; see "Classification" in the documents. Only for images.
     random_seed : int or sequence of int
         Observation i of a call has a generator of its own, made from the seed and i. The default
         is not None, so that the same image always gets the same label. None draws a seed, which
@@ -105,8 +110,8 @@ class Classifier:
     Raises
     ------
     ValueError
-        If labels do not fit classes, weights are not positive, a parameter has a wrong shape, or
-        `rule` is unknown.
+        If labels do not fit classes, weights are not positive, a parameter has a wrong shape,
+        `rule` is unknown, or observations are not images and `shifted_copies` is given.
 
     Notes
     -----
@@ -158,6 +163,7 @@ class Classifier:
         draws: int = 50,
         tune: int = 10,
         screening: float = 0.0,
+        shifted_copies: bool = False,
         random_seed: int | Sequence[int] | None = 0,
         progressbar: bool = True,
         executor: Executor | int | Workers | None = None,
@@ -179,6 +185,11 @@ class Classifier:
             raise ValueError(
                 f"screening is {screening}, but the rule {rule!r} does not weigh classes by "
                 "evidence; leave it out, or give rule='evidence'."
+            )
+        if shifted_copies and len(mixture.settings.grid_shape) != 2:
+            raise ValueError(
+                "shifted_copies: got True, but an observation has the shape "
+                f"{mixture.settings.grid_shape}; only images are shifted, leave it out."
             )
         self._has_own_labels = not isinstance(parameters, xr.Dataset)
         if isinstance(parameters, xr.Dataset):
@@ -203,6 +214,7 @@ class Classifier:
         self.draws = draws
         self.tune = tune
         self.screening = screening
+        self.shifted_copies = shifted_copies
         self.random_seed = seed_entropy(random_seed)
         self.progressbar = progressbar
         self.rule = rule
@@ -217,8 +229,11 @@ class Classifier:
             if rule == "evidence"
             else partial(compile_expected_likelihood, self.family, log_label_weight)
         )
+        if shifted_copies:
+            make = partial(ShiftedCopies.compile, make)
         self.executor = Dispatcher(make, executor)
-        self._group_size = 1 if screening else getattr(e_step, "group_size", 1)
+        alone = screening or shifted_copies
+        self._group_size = 1 if alone else getattr(e_step, "group_size", 1)
 
     def _merge(
         self,
