@@ -83,8 +83,9 @@ class Classifier:
         ``LaplaceGaussian()``, is not screened.
     shifted_copies : bool
         Average the class probabilities of an image over itself and four copies, shifted by a pixel
-        each way. Fewer images are named wrongly, and wrong names are less certain, in five times
-        the time; see "Classification" in the documents. Only for images.
+        each way. Probabilities are less certain where they are wrong, in five times the time; see
+        "Classification" in the documents. An `e_step` that takes many images in one call gets one
+        at a time. Only for images.
     random_seed : int or sequence of int
         Observation i of a call has a generator of its own, made from the seed and i. The default
         is not None, so that the same image always gets the same label. None draws a seed, which
@@ -111,7 +112,7 @@ class Classifier:
     ------
     ValueError
         If labels do not fit classes, weights are not positive, a parameter has a wrong shape,
-        `rule` is unknown, or observations are not images and `shifted_copies` is given.
+        `rule` is unknown, or observations are not images and `shifted_copies` is True.
 
     Notes
     -----
@@ -186,10 +187,12 @@ class Classifier:
                 f"screening is {screening}, but the rule {rule!r} does not weigh classes by "
                 "evidence; leave it out, or give rule='evidence'."
             )
-        if shifted_copies and len(mixture.settings.grid_shape) != 2:
+        if shifted_copies and not (
+            len(mixture.settings.grid_shape) == mixture.settings.points.shape[-1] == 2
+        ):
             raise ValueError(
-                "shifted_copies: got True, but an observation has the shape "
-                f"{mixture.settings.grid_shape}; only images are shifted, leave it out."
+                "shifted_copies: got True, but the points of an observation have the shape "
+                f"{mixture.settings.grid_shape}; only images are shifted, leave out shifted_copies."
             )
         self._has_own_labels = not isinstance(parameters, xr.Dataset)
         if isinstance(parameters, xr.Dataset):
