@@ -22,7 +22,6 @@ from pymc_mcoem.classification.scores import (
     compile_expected_likelihood,
     joined,
 )
-from pymc_mcoem.classification.shifted_copies import ShiftedCopies
 from pymc_mcoem.compiling.messages import telling
 from pymc_mcoem.compiling.threads import OneAtATime, one_blas_thread
 from pymc_mcoem.em.progress import CountProgress
@@ -81,11 +80,6 @@ class Classifier:
         saves sweeps but no mode searches: with 40 classes bursts of 500 sweeps take half the time,
         bursts of 50 sweeps as much as before. An `e_step` that draws nothing, such as
         ``LaplaceGaussian()``, is not screened.
-    shifted_copies : bool
-        Average the class probabilities of an image over itself and four copies, shifted by a pixel
-        each way. Probabilities are less certain where they are wrong, in five times the time; see
-        "Classification" in the documents. An `e_step` that takes many images in one call gets one
-        at a time. Only for images.
     random_seed : int or sequence of int
         Observation i of a call has a generator of its own, made from the seed and i. The default
         is not None, so that the same image always gets the same label. None draws a seed, which
@@ -111,8 +105,8 @@ class Classifier:
     Raises
     ------
     ValueError
-        If labels do not fit classes, weights are not positive, a parameter has a wrong shape,
-        `rule` is unknown, or observations are not images and `shifted_copies` is True.
+        If labels do not fit classes, weights are not positive, a parameter has a wrong shape, or
+        `rule` is unknown.
 
     Notes
     -----
@@ -164,7 +158,6 @@ class Classifier:
         draws: int = 50,
         tune: int = 10,
         screening: float = 0.0,
-        shifted_copies: bool = False,
         random_seed: int | Sequence[int] | None = 0,
         progressbar: bool = True,
         executor: Executor | int | Workers | None = None,
@@ -186,13 +179,6 @@ class Classifier:
             raise ValueError(
                 f"screening is {screening}, but the rule {rule!r} does not weigh classes by "
                 "evidence; leave it out, or give rule='evidence'."
-            )
-        if shifted_copies and not (
-            len(mixture.settings.grid_shape) == mixture.settings.points.shape[-1] == 2
-        ):
-            raise ValueError(
-                "shifted_copies: got True, but the points of an observation have the shape "
-                f"{mixture.settings.grid_shape}; only images are shifted, leave out shifted_copies."
             )
         self._has_own_labels = not isinstance(parameters, xr.Dataset)
         if isinstance(parameters, xr.Dataset):
@@ -217,7 +203,6 @@ class Classifier:
         self.draws = draws
         self.tune = tune
         self.screening = screening
-        self.shifted_copies = shifted_copies
         self.random_seed = seed_entropy(random_seed)
         self.progressbar = progressbar
         self.rule = rule
@@ -232,11 +217,8 @@ class Classifier:
             if rule == "evidence"
             else partial(compile_expected_likelihood, self.family, log_label_weight)
         )
-        if shifted_copies:
-            make = partial(ShiftedCopies.compile, make)
         self.executor = Dispatcher(make, executor)
-        alone = screening or shifted_copies
-        self._group_size = 1 if alone else getattr(e_step, "group_size", 1)
+        self._group_size = 1 if screening else getattr(e_step, "group_size", 1)
 
     def _merge(
         self,
