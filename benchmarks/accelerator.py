@@ -56,7 +56,7 @@ def setting() -> tuple[mcoem.TemplateMixture, dict[str, np.ndarray], np.ndarray]
     rng = np.random.default_rng(1)
     side, n_classes = SIZE["side"], SIZE["n_classes"]
     mixture = mcoem.TemplateMixture.for_images(
-        (side, side), n_classes=n_classes, priors=mcoem.TemplatePriors()
+        (side, side), n_classes=n_classes, rigid_weight=None, priors=mcoem.TemplatePriors()
     )
     shown = discs(side, n_classes, rng)
     return mixture, theta_of(mixture, shown), shown

@@ -183,7 +183,7 @@ def measure(given: argparse.Namespace) -> xr.Dataset:
     """Return sums over images of errors and variances, and median seconds, of every burst."""
     kinds = {kind: KINDS[kind] for kind in [PAPER, *(given.kinds or list(KINDS)[1:])]}
     mixture = mcoem.TemplateMixture.for_images(
-        (16, 16), n_classes=N_CLASSES, priors=mcoem.TemplatePriors()
+        (16, 16), n_classes=N_CLASSES, rigid_weight=None, priors=mcoem.TemplatePriors()
     )
     stream = images(max(STAGES.values()) + given.images, seed=1)
     thetas = learned(mixture, stream)

@@ -446,7 +446,9 @@ def ambiguous_digit(share: float) -> pm.Model:
     digits = mcoem.datasets.load_usps()
     images = digits["images"].values[digits["labels"].values == 2][:156]
     images = images + 0.2 * np.random.default_rng(2).standard_normal(images.shape)
-    mixture = mcoem.TemplateMixture.for_images((16, 16), n_classes=4, priors=mcoem.TemplatePriors())
+    mixture = mcoem.TemplateMixture.for_images(
+        (16, 16), n_classes=4, rigid_weight=None, priors=mcoem.TemplatePriors()
+    )
     e_step = mcoem.esteps.CarlinChibBurst(within_class=mcoem.moves.RandomWalk())
     em = mcoem.OnlineEM(mixture, e_step=e_step, random_seed=1, progressbar=False)
     em.partial_fit(images[:60])

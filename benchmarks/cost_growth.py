@@ -93,7 +93,11 @@ def measure(side: int, n_classes: int, n_observations: int, n_kernels: int | Non
     """Return a row of the table."""
     rng = np.random.default_rng(1)
     mixture = mcoem.TemplateMixture.for_images(
-        (side, side), n_classes=n_classes, n_kernels=n_kernels, priors=mcoem.TemplatePriors()
+        (side, side),
+        n_classes=n_classes,
+        n_kernels=n_kernels,
+        rigid_weight=None,
+        priors=mcoem.TemplatePriors(),
     )
     images = discs(side, n_classes, rng)
     shown = images[rng.integers(n_classes, size=n_observations + 1)]
@@ -213,7 +217,7 @@ def tell_paper(given: argparse.Namespace) -> None:
     rng = np.random.default_rng(1)
     for n_classes, paper in PAPER.items():
         mixture = mcoem.TemplateMixture.for_images(
-            (16, 16), n_classes=n_classes, priors=mcoem.TemplatePriors()
+            (16, 16), n_classes=n_classes, rigid_weight=None, priors=mcoem.TemplatePriors()
         )
         em = mcoem.OnlineEM.as_in_paper(
             mixture,
@@ -236,7 +240,9 @@ def tell_paper(given: argparse.Namespace) -> None:
             f"{paper / median:.0f} times as long)"
         )
     em = mcoem.OnlineEM(
-        mcoem.TemplateMixture.for_images((16, 16), n_classes=2, priors=mcoem.TemplatePriors()),
+        mcoem.TemplateMixture.for_images(
+            (16, 16), n_classes=2, rigid_weight=None, priors=mcoem.TemplatePriors()
+        ),
         burst_length=mcoem.schedules.BurstLength(draws=1, tune=1),
         random_seed=1,
         progressbar=False,

@@ -121,7 +121,7 @@ def learned_images() -> tuple[mcoem.TemplateMixture, xr.Dataset, np.ndarray]:
     digits = mcoem.datasets.load_digits()
     images = digits.images.values[digits.labels.values == 3]
     mixture = mcoem.TemplateMixture.for_images(
-        images.shape[1:], 1, n_landmarks=8, priors=mcoem.TemplatePriors()
+        images.shape[1:], 1, n_landmarks=8, rigid_weight=None, priors=mcoem.TemplatePriors()
     )
     em = mcoem.OnlineEM(mixture, random_seed=1, progressbar=False).partial_fit(images[:30])
     return mixture, em.parameters, images[30]

@@ -294,7 +294,7 @@ def measure(n_classes: int, side: int, n_real: int, folder: Path) -> tuple[Costs
     """
     images, _ = enlarged(400, side, np.random.default_rng(1))
     mixture = mcoem.TemplateMixture.for_images(
-        (side, side), n_classes=n_classes, priors=mcoem.TemplatePriors()
+        (side, side), n_classes=n_classes, rigid_weight=None, priors=mcoem.TemplatePriors()
     )
     parameters = mixture.initialize(list(images[:200]), np.random.default_rng(1), "kmeans")
     parameters = mixture.check_parameters(parameters)

@@ -66,6 +66,7 @@ def main() -> None:
             (given.side, given.side),
             n_classes=10,
             n_kernels=n_kernels,
+            rigid_weight=None,
             priors=mcoem.TemplatePriors(),
         )
         em = mcoem.OnlineEM(

@@ -80,7 +80,9 @@ def tell_digits(n_orders: int) -> None:
     """Print mean log-evidence of other images."""
     images = mcoem.datasets.load_digits().images.values
     mixture, e_step = (
-        mcoem.TemplateMixture.for_images((8, 8), 10, priors=mcoem.TemplatePriors()),
+        mcoem.TemplateMixture.for_images(
+            (8, 8), 10, rigid_weight=None, priors=mcoem.TemplatePriors()
+        ),
         mcoem.esteps.LaplaceGaussian(),
     )
     compiled, rows = e_step.compile(mixture), []

@@ -53,7 +53,9 @@ def make_curves(points: np.ndarray, n_classes: int) -> mcoem.TemplateMixture:
 
 def make_images(n_classes: int) -> mcoem.TemplateMixture:
     """Return a mixture for the simulated images."""
-    return mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes, rigid=RIGID, priors=PRIORS)
+    return mcoem.TemplateMixture.for_images(
+        (SIDE, SIDE), n_classes, rigid=RIGID, rigid_weight=None, priors=PRIORS
+    )
 
 
 def drawn_strokes(n_kinds: int, width: float = 0.16, side: int = SIDE) -> np.ndarray:

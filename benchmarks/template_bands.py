@@ -58,7 +58,9 @@ def curves(
 
 def images(side: int) -> tuple[mcoem.TemplateMixture, dict[str, np.ndarray]]:
     """Return a mixture of images and its true θ."""
-    mixture = mcoem.TemplateMixture.for_images((side, side), 3, rigid=RIGID, priors=PRIORS)
+    mixture = mcoem.TemplateMixture.for_images(
+        (side, side), 3, rigid=RIGID, rigid_weight=None, priors=PRIORS
+    )
     mixture, theta = with_truth(mixture, drawn_strokes(3, side=side).reshape(3, -1))
     theta["deformation_variance"] = np.full(3, VARIANCE)
     return mixture, theta

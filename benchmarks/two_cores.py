@@ -33,7 +33,7 @@ N_CLASSES, N_LABELS = 4, 4
 def own_mixture(side: int, n_classes: int) -> mcoem.TemplateMixture:
     """Return the process's mixture, which keeps its compiled functions."""
     return mcoem.TemplateMixture.for_images(
-        (side, side), n_classes=n_classes, priors=mcoem.TemplatePriors()
+        (side, side), n_classes=n_classes, rigid_weight=None, priors=mcoem.TemplatePriors()
     )
 
 
@@ -68,7 +68,10 @@ def main() -> None:
     if (load := os.getloadavg()[0]) > 0.5:
         console.print(f"Other programs have {load:.1f} cores: the ratios are too small.")
     mixture = mcoem.TemplateMixture.for_images(
-        (given.side, given.side), n_classes=N_CLASSES, priors=mcoem.TemplatePriors()
+        (given.side, given.side),
+        n_classes=N_CLASSES,
+        rigid_weight=None,
+        priors=mcoem.TemplatePriors(),
     )
     stream = moving_disc(given.observations, np.random.default_rng(1), given.side)
     pool = get_reusable_executor(max_workers=2, timeout=3_600)

@@ -22,9 +22,8 @@ for every rule. The number of passes, the mode search, the bounds on a class's i
 and the paper's updates are fixed. The values to choose from, the search and the bounds were found
 on 500 labeled images that are in no test set.
 
-With ``--plain`` nothing is chosen: default priors, two passes with the step size n^-0.75, motions
-that each class learns, and the numbers of classes and factors in `PLAIN`; without labels, the
-default mixture.
+With ``--plain`` nothing is chosen: the default mixture, two passes with the step size n^-0.75, and
+the numbers of classes and factors in `PLAIN`; without labels, the default mixture and step size.
 
 Without labels (``--unsupervised``) four mixtures of 15 classes learn 500 images in two passes, from
 different starts by k-means, and the one with most evidence in the second pass is kept (`compete`).
@@ -114,7 +113,7 @@ class Settings:
     rigid_variance : float
         Variance of rotation, zoom and shift, or the mode of their prior.
     rigid_weight : float or None
-        Weight of that prior, if variances are learned.
+        Weight of that prior, if variances are learned. The default mixture has 3.
     n_factors : int
     step_exponent : float
         Exponent κ of the step size n^-κ.
@@ -403,12 +402,11 @@ def choose(jobs: list[Job], pool: ProcessPoolExecutor) -> list[Job]:
 def plain(job: Job) -> Job:
     """Return a job with settings that no image chose."""
     if job.unsupervised:
-        return replace(job, settings=Settings(N_CLASSES, "default", n_passes=2))
+        return replace(job, settings=Settings(N_CLASSES, "default", rigid_weight=3.0, n_passes=2))
     n_classes, n_factors = PLAIN[job.n_images]
     settings = Settings(
         n_classes,
         deformation_variance="default",
-        rigid_variance=0.02,
         rigid_weight=3.0,
         n_factors=n_factors,
         step_exponent=0.75,

@@ -114,7 +114,9 @@ def make_mixture(setting: Setting) -> mcoem.TemplateMixture:
         variance, weight=2_000
     )
     rigid = {"rigid_variance": 0.05} if setting.quick else {}
-    return mcoem.TemplateMixture.for_images(shape, setting.n_classes, priors=priors, **rigid)
+    return mcoem.TemplateMixture.for_images(
+        shape, setting.n_classes, rigid_weight=None, priors=priors, **rigid
+    )
 
 
 @cache

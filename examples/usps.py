@@ -42,7 +42,9 @@ def make_mixture() -> mcoem.TemplateMixture:
     priors = mcoem.TemplatePriors(weight_concentration=5.0).with_deformation_variance(
         0.005, weight=2_000
     )
-    return mcoem.TemplateMixture.for_images((16, 16), n_classes=N_CLASSES, priors=priors)
+    return mcoem.TemplateMixture.for_images(
+        (16, 16), n_classes=N_CLASSES, rigid_weight=None, priors=priors
+    )
 
 
 @cache

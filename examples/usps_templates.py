@@ -83,7 +83,9 @@ def make_mixture(n_classes: int) -> mcoem.TemplateMixture:
     priors = mcoem.TemplatePriors(weight_concentration=5.0).with_deformation_variance(
         0.005, weight=2_000
     )
-    return mcoem.TemplateMixture.for_images((16, 16), n_classes=n_classes, priors=priors)
+    return mcoem.TemplateMixture.for_images(
+        (16, 16), n_classes=n_classes, rigid_weight=None, priors=priors
+    )
 
 
 @cache

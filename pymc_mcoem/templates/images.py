@@ -102,7 +102,7 @@ class ImageGrid:
 
         Each is two standard deviations of the prior. What is left out has `variance`. Searches
         start from as many angles as it takes that none within reach is farther than `REACH`. With a
-        `weight` each class learns its own variances; see `RigidMotion`.
+        `weight` the variances are learned; see `RigidMotion`.
 
         Examples
         --------

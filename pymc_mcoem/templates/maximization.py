@@ -59,8 +59,8 @@ def maximize_templates(
     coefficients : {"real", "nonnegative"}
         Whether α ≥ 0.
     ready : ndarray of bool of shape (C,), optional
-        Classes whose own parameters are maximized; the others keep those of `present`, and a
-        shared σ² is maximized given these. Default: all.
+        Classes whose own parameters are maximized; the others keep those of `present`, and what
+        classes share is maximized given these. Default: all.
     present : mapping of str to ndarray, optional
         θ before the M-step; needed if a class is not ready.
     precision : ndarray of shape (L, width + 1), optional
@@ -77,9 +77,9 @@ def maximize_templates(
     dict of str to ndarray
         ``weights`` (C,), ``templates`` (C, L), ``noise_variance`` () or (C,), and
         ``deformation_variance`` (C,) or (C, d) or ``deformation_covariance`` (C, d, d), and
-        ``rigid_variance`` (C, n_rigid) where rigid coordinates are learned. With
-        channels ``templates`` (C, n_channels, L) and ``noise_variance`` (n_channels,) or
-        (C, n_channels).
+        ``rigid_variance`` (C, n_rigid), the same for each class, where rigid coordinates are
+        learned. With channels ``templates`` (C, n_channels, L) and ``noise_variance``
+        (n_channels,) or (C, n_channels).
 
     Notes
     -----
@@ -92,7 +92,7 @@ def maximize_templates(
     * ω_j = (s1_j + (e_j−1)/n*) / (1 + Σ(e−1)/n*)
     * γ_j² = (tr M⁻¹s4_j + 2b/n*) / (d s1_j + 2(a+1)/n*)
     * Γ_j = (s4_j + Λ/n*) / (s1_j + (ν+d+1)/n*)
-    * τ_jk² = (s6_jk + v τ_0k²/n*) / (s1_j + v/n*)
+    * τ_k² = (Σ_j s6_jk + v τ_0k²/n*) / (1 + v/n*)
 
     Under α ≥ 0 the first is the quadratic program min αᵀQα − 2αᵀr with Q and r the matrix and
     the right-hand side above: with Q = LLᵀ it is min ‖Lᵀα − L⁻¹r‖², which
@@ -136,10 +136,12 @@ def maximize_templates(
     }
     if rigid_prior is not None and rigid_prior[0].size:
         modes, weight = rigid_prior
-        above = np.asarray(statistics["rigid_squares"]) + share * weight * modes
-        below = np.where(waiting, 1.0, mass + share * weight)[:, None]
-        found["rigid_variance"] = _ratio(above, below, "rigid variance", "the motion's weight")
-    shared = {"weights"} if noise == "class" else {"weights", "noise_variance"}
+        above = np.asarray(statistics["rigid_squares"]).sum(axis=0) + share * weight * modes
+        below = mass.sum() + share * weight
+        variance = _ratio(above, below, "rigid variance", "the motion's weight")
+        # one of each class would let a class with large motions take in images of other kinds
+        found["rigid_variance"] = np.tile(variance, (mass.size, 1))
+    shared = {"weights", "rigid_variance", *(() if noise == "class" else ("noise_variance",))}
     for name, value in found.items():
         if waiting.any() and name not in shared:
             value[waiting] = present[name][waiting]

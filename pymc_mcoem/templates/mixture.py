@@ -140,7 +140,7 @@ class TemplateMixture(RegisteringFamily):
     >>> [variable.name for variable in mixture.model.free_RVs]
     ['class_index', 'deformation']
     >>> dict(mixture.parameters.sizes)
-    {'class': 2, 'basis': 25}
+    {'class': 2, 'basis': 25, 'rigid_coordinate': 4}
 
     Colors, whose templates are moved together:
 
@@ -158,7 +158,7 @@ class TemplateMixture(RegisteringFamily):
         channels: int | Sequence[Any] | Mapping[str, Any] | None = None,
         rigid_variance: float = 0.1,
         rigid: Mapping[str, float] | None = None,
-        rigid_weight: float | None = None,
+        rigid_weight: float | None = 3.0,
         n_landmarks: int | tuple[int, int] | None = None,
         landmark_correlation: float = 0.2,
         n_kernels: int | tuple[int, int] | str | None = None,
@@ -168,10 +168,10 @@ class TemplateMixture(RegisteringFamily):
     ) -> Self:
         """Return a mixture for gray or color images.
 
-        At 16 × 16 all but the prior of γ² is as in the paper: pixels equally spaced from −1 to 1
-        on each axis, ends included; a kernel on each pixel, ν = 0.2; a rigid motion plus 6 × 6
-        landmarks on [−0.5, 0.5]² with kernels exp(−|u − q|² / 0.16). At other sizes the longer
-        side spans −1 to 1 and the shorter one in proportion, ν is 1.5 kernel spacings, the
+        At 16 × 16 all but the priors of γ² and of motions is as in the paper: pixels equally spaced
+        from −1 to 1 on each axis, ends included; a kernel on each pixel, ν = 0.2; a rigid motion
+        plus 6 × 6 landmarks on [−0.5, 0.5]² with kernels exp(−|u − q|² / 0.16). At other sizes the
+        longer side spans −1 to 1 and the shorter one in proportion, ν is 1.5 kernel spacings, the
         landmarks fill the inner half of each side, and their kernels' width is two landmark
         spacings. From 21 pixels a side on, templates have fewer kernels than pixels.
 
@@ -186,19 +186,18 @@ class TemplateMixture(RegisteringFamily):
             Channels by another way, with labels; see `TemplateMixture`. Observations then have the
             shape (rows, columns, n_channels). Three are drawn as red, green and blue.
         rigid_variance : float, default 0.1
-            Prior variance of angle, zoom, center and translation, as in the paper: in squared
-            radians and squared halves of the longer side.
+            Prior variance of angle, zoom, center and translation, in squared radians and squared
+            halves of the longer side. The paper has 0.1.
         rigid : mapping of str to float, optional
             How far images are turned, shifted and enlarged, as ``{"degrees": 40, "pixels": 2,
             "percent": 10}``: 95 of 100 by less. What is left out has `rigid_variance`. 0 is not at
             all. Above 40 degrees mode searches start from several angles, three up to 120 degrees
             and five for a whole turn, and an image takes up to as many times as long.
-        rigid_weight : float, optional
-            Each class learns how far its images are turned, shifted and enlarged: the parameter
-            ``rigid_variance``. What `rigid` or `rigid_variance` says is then the mode of a prior
-            that counts as so many images of the class, such as 3. It helps where labels are known;
-            without labels first templates may be wrong, and a class that learns large motions takes
-            in images of other kinds. None: variances are not learned, as in the paper.
+        rigid_weight : float or None, default 3
+            How far images are turned, shifted and enlarged is learned, one variance of each for all
+            classes: the parameter ``rigid_variance``, whose rows are the same. What `rigid` or
+            `rigid_variance` says is the mode of a prior that counts as so many images. None: the
+            variances stay as they are given, as in the paper.
         n_landmarks : int or tuple of (int, int) or None
             Landmarks on each side, at least two. None: two more than a quarter of the side, at
             most six, that is 6 for 16 pixels, 4 for 8, 3 for 5.

@@ -41,7 +41,7 @@ def coefficients(oracle, images):
 
 def make_mixture(n_classes, rigid_variance):
     return TemplateMixture.for_images(
-        (SIDE, SIDE), n_classes, n_landmarks=2, rigid_variance=rigid_variance
+        (SIDE, SIDE), n_classes, n_landmarks=2, rigid_variance=rigid_variance, rigid_weight=None
     )
 
 

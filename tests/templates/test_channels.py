@@ -30,7 +30,9 @@ def leads(n_classes=2, **options):
 
 
 def colors(n_classes=2, **options):
-    return TemplateMixture.for_images((5, 4, 3), n_classes, n_landmarks=2, **options)
+    return TemplateMixture.for_images(
+        (5, 4, 3), n_classes, rigid_weight=None, n_landmarks=2, **options
+    )
 
 
 MIXTURES = {

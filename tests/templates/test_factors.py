@@ -22,7 +22,7 @@ FAST = mcoem.esteps.LaplaceGaussian()
 
 
 def blots(n_classes=2, n_factors=1, **options):
-    settings = {"n_landmarks": 2, "rigid_variance": 0.01}
+    settings = {"n_landmarks": 2, "rigid_variance": 0.01, "rigid_weight": None}
     return TemplateMixture.for_images(
         (SIDE, SIDE), n_classes, n_factors=n_factors, **settings | options
     )

@@ -251,7 +251,9 @@ IMAGES = {
 @pytest.mark.parametrize("kind", IMAGES)
 def test_the_m_step_of_images_is_that_of_whole_matrices(kind, rng):
     """Their matrices are by bands, as wide as the kernels reach or as the prior or noise joins."""
-    mixture = TemplateMixture.for_images((12, 12), 1, n_landmarks=2, **IMAGES[kind])
+    mixture = TemplateMixture.for_images(
+        (12, 12), 1, rigid_weight=None, n_landmarks=2, **IMAGES[kind]
+    )
     settings, n = mixture.settings, 9.0
     design = settings.basis.matrix(settings.points + 0.02 * rng.normal(size=(144, 2)))
     right = design.T @ rng.normal(size=144)
@@ -324,7 +326,7 @@ def test_missing_pixels_leave_the_noise_unbiased(rng):
     """With a third of the pixels missing, latents known: 5 standard errors."""
     side, truth, n_images = 5, 0.04, 150
     oracle = ImageOracle(side, 2, 0.02)
-    mixture = TemplateMixture.for_images((side, side), 2, n_landmarks=2)
+    mixture = TemplateMixture.for_images((side, side), 2, rigid_weight=None, n_landmarks=2)
     templates = rng.normal(size=(2, side**2))
     labels = rng.integers(2, size=n_images)
     totals = {}

@@ -87,7 +87,7 @@ def case(request):
     options = CASES[request.param]
     rng = np.random.default_rng(3)
     mixture = TemplateMixture.for_images(
-        (SIDE, SIDE), N_CLASSES, rigid_variance=RIGID, n_landmarks=2, **options
+        (SIDE, SIDE), N_CLASSES, rigid_variance=RIGID, rigid_weight=None, n_landmarks=2, **options
     )
     parameters = {
         "weights": np.array([0.5, 0.3, 0.2]),

@@ -1,4 +1,4 @@
-"""Rigid motions whose variances are learned in each class."""
+"""Rigid motions whose variances are learned, one of each coordinate for all classes."""
 
 import pickle
 
@@ -15,7 +15,8 @@ from pymc_mcoem.templates.scoring import ScoringStep
 
 SIDE = 8
 COORDINATES = ["angle", "zoom", "translation[0]", "translation[1]"]
-#: A stroke that is turned and one that is moved; variances of the four coordinates of each.
+#: Variances of the four coordinates, and others for each of two labels, as `Classifier` joins them.
+SHARED = np.array([0.06, 0.001, 0.004, 0.015])
 VARIANCES = np.array([[0.08, 0.001, 0.002, 0.002], [0.004, 0.001, 0.02, 0.02]])
 
 FAST = mcoem.esteps.LaplaceGaussian()
@@ -27,7 +28,7 @@ def strokes(n_classes=2, **options):
 
 
 def truth(mixture):
-    """Return θ of two strokes with known motions, and hardly a warp."""
+    """Return θ of two strokes with motions of variances `SHARED`, and hardly a warp."""
     found = mixture.parameters
     rows, columns = np.meshgrid(*[np.linspace(-1, 1, SIDE)] * 2, indexing="ij")
     images = [
@@ -37,7 +38,7 @@ def truth(mixture):
     images = np.stack([each.ravel() for each in images])
     design = mixture.mean_design()
     found["templates"][:] = np.linalg.lstsq(design, images.T, rcond=None)[0].T
-    found["rigid_variance"][:] = VARIANCES
+    found["rigid_variance"][:] = SHARED
     found["deformation_variance"][:] = 1e-5
     found["noise_variance"][...] = 0.02**2
     return found
@@ -48,6 +49,12 @@ def test_they_are_parameters_with_names():
     assert found.dims == ("class", "rigid_coordinate")
     assert found["rigid_coordinate"].values.tolist() == COORDINATES
     np.testing.assert_array_equal(found, 0.02)
+
+
+def test_they_are_learned_by_default_from_the_papers_variance():
+    mixture = TemplateMixture.for_images((SIDE, SIDE), 2)
+    assert mixture.settings.deformation.rigid_weight == 3.0
+    np.testing.assert_array_equal(mixture.parameters["rigid_variance"], 0.1)
 
 
 def test_they_start_at_what_a_user_tells():
@@ -131,15 +138,16 @@ def test_the_m_step_is_the_mode_under_an_inverse_gamma_prior(rng):
         base_covariance=np.eye(8),
         rigid_prior=(modes, weight),
     )["rigid_variance"]
+    np.testing.assert_array_equal(found[0], found[1])
 
     def objective(variance):
-        likelihood = -0.5 * n * (mass[:, None] * np.log(variance) + squares / variance)
+        likelihood = -0.5 * n * (mass[:, None] * np.log(variance) + squares / variance).sum(axis=0)
         # the inverse gamma with this mode that is worth `weight` observations
         prior = stats.invgamma(weight / 2 - 1, scale=weight * modes / 2)
         return likelihood + prior.logpdf(variance)
 
     for factor in (1.02, 1 / 1.02):
-        assert (objective(found) > objective(factor * found)).all()
+        assert (objective(found[0]) > objective(factor * found[0])).all()
     # without observations it is the prior's
     np.testing.assert_allclose(
         maximize_templates(
@@ -170,11 +178,11 @@ def learned():
 
 
 def test_a_stream_teaches_them(learned):
-    """From the prior's 0.02, in each class to its own side of it."""
+    """From the prior's 0.02, each to its own side of it; 500 images have an error of 6 %."""
     _, em, _ = learned
     found = em.parameters["rigid_variance"].values
-    assert found[0, 0] > 0.05 > 0.02 > found[1, 0]
-    assert found[0, 2] < 0.01 and found[1, 2] > 0.015
+    np.testing.assert_array_equal(found[0], found[1])
+    assert found[0, 0] > 0.04 and (found[0, 1:3] < 0.01).all()
 
 
 def z_of_squares(drawn_from, theta, rng, n=200):
@@ -207,8 +215,8 @@ def test_other_variances_than_the_stream_has_are_seen(rng):
     wrong = theta.copy(deep=True)
     wrong["rigid_variance"] = 2.0 * theta["rigid_variance"]
     z = z_of_squares(theta, wrong, rng)
-    # the angle of the first stroke, and the translation across the second, which images show
-    assert min(-z[0, 0], -z[1, 2]) > 4.0
+    # the angle and the translation along rows of the first stroke, which images show
+    assert min(-z[0, 0], -z[0, 2]) > 4.0
 
 
 def test_a_saved_run_goes_on_as_if_it_had_not_been(learned, tmp_path):
@@ -271,17 +279,20 @@ def test_kmeans_starts_at_the_mode(rng):
     np.testing.assert_allclose(found["rigid_variance"], 0.02)
 
 
-def test_a_class_that_waits_keeps_its_own(learned):
+def test_a_class_that_waits_has_them_too(learned):
+    """They are all classes', as a shared noise is."""
     mixture, em, drawn = learned
+    statistics = statistics_of(mixture, em, drawn.images.values[:20])
     present = mixture.check_parameters(em.parameters)
-    found = mixture.maximize_ready(
-        statistics_of(mixture, em, drawn.images.values[:20]),
-        effective_size=50.0,
-        ready=np.array([True, False]),
-        present=present,
-    )["rigid_variance"]
-    np.testing.assert_array_equal(found[1], present["rigid_variance"][1])
-    assert not np.array_equal(found[0], present["rigid_variance"][0])
+    found, all_ready = (
+        mixture.maximize_ready(
+            statistics, effective_size=50.0, ready=np.array([True, second]), present=present
+        )
+        for second in (False, True)
+    )
+    np.testing.assert_array_equal(found["rigid_variance"], all_ready["rigid_variance"])
+    assert not np.array_equal(found["rigid_variance"], present["rigid_variance"])
+    np.testing.assert_array_equal(found["templates"][1], present["templates"][1])
 
 
 def test_negative_squares_are_refused(learned):

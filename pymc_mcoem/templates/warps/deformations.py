@@ -22,8 +22,8 @@ class Deformation:
     """A warp u ↦ D(u, β) with parameters β ~ Normal(m, Γ).
 
     Γ is the base covariance M, with its block of learned coordinates scaled or replaced for each
-    class. Each rigid coordinate has a variance that each class learns. Learned, rigid and other
-    coordinates are uncorrelated with one another.
+    class. Each rigid coordinate has a learned variance, the same for all classes. Learned, rigid
+    and other coordinates are uncorrelated with one another.
     Warps are added with ``+``: D(u) = u + Σ (D_i(u) − u).
 
     All methods take `points`, an ndarray (n_points, n_dims), and `beta`, a tensor (n_parameters,).
@@ -39,8 +39,8 @@ class Deformation:
     learned : ndarray of bool, shape (n_parameters,)
         Which coordinates have a learned covariance.
     rigid_weight : float or None
-        Number of a class's observations that the prior of its rigid variances counts as. The
-        diagonal of M is its mode. None where no coordinate is rigid.
+        Number of observations that the prior of rigid variances counts as. The diagonal of M is
+        its mode. None where no coordinate is rigid.
     labels : tuple of str, length n_parameters
         Names of the coordinates of β.
     """

@@ -55,10 +55,11 @@ class RigidMotion(Deformation):
         Angles from which mode searches start. A template that is turned by more than some forty
         degrees may not be found from 0. Each costs the time of a search.
     weight : float, optional
-        Learn the variances of angle, zoom and translation in each class. `variance` is then the
-        mode of their prior, and `weight` the number of the class's observations that the prior
-        counts as. The variance of the center is not learned, because a small turn around another
-        center is a turn and a shift; nor is a variance of 1e-6 or less. None: none is learned.
+        Learn the variances of angle, zoom and translation, which all classes share. `variance` is
+        then the mode of their prior, and `weight` the number of observations that the prior counts
+        as. The variance of the center is not learned, because a small turn around
+        another center is a turn and a shift; nor is a variance of 1e-6 or less. None: none is
+        learned.
 
     Raises
     ------
