@@ -22,8 +22,9 @@ for every rule. The number of passes, the mode search, the bounds on a class's i
 and the paper's updates are fixed. The values to choose from, the search and the bounds were found
 on 500 labeled images that are in no test set.
 
-With ``--plain`` nothing is chosen: the default mixture, two passes with the step size n^-0.75, and
-the numbers of classes and factors in `PLAIN`; without labels, the default mixture and step size.
+With ``--plain`` nothing is chosen: the default mixture with motions that begin at the variance
+0.02, two passes with the step size n^-0.75, and the numbers of classes and factors in `PLAIN`;
+without labels, the default mixture and step size.
 
 Without labels (``--unsupervised``) four mixtures of 15 classes learn 500 images in two passes, from
 different starts by k-means, and the one with most evidence in the second pass is kept (`compete`).
@@ -407,6 +408,7 @@ def plain(job: Job) -> Job:
     settings = Settings(
         n_classes,
         deformation_variance="default",
+        rigid_variance=0.02,
         rigid_weight=3.0,
         n_factors=n_factors,
         step_exponent=0.75,
