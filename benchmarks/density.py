@@ -198,7 +198,7 @@ def compiled_by_jax(
 
 def main() -> None:
     given = begin(__doc__, rounds=25)
-    mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES)
+    mixture = mcoem.TemplateMixture.for_images((SIDE, SIDE), n_classes=N_CLASSES, rigid_weight=None)
     rng = np.random.default_rng(1)
     theta = mixture.initialize([rng.random((SIDE, SIDE)) for _ in range(20)], rng, "random")
     image = rng.random((SIDE, SIDE))

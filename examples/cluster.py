@@ -67,6 +67,7 @@ def opened_run(path: Path, client: Client, **settings: Any) -> mcoem.OnlineEM:
         (8, 8),
         n_classes=10,
         rigid_variance=0.05,
+        rigid_weight=None,
         priors=priors.with_deformation_variance(0.0025, weight=2_000),
     )
     if path.exists():

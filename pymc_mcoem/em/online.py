@@ -229,12 +229,16 @@ class OnlineEM(Driver[OnlineRun]):
         every observation from 100 on; pilot moments; 200 sweeps per burst up to n = 100, then 500,
         each with 100 sweeps of tuning. For curves: 300 sweeps, 100 of them tuning, and
         pseudo-priors with the prior covariance around the mode (`Family.paper_settings`). The
-        paper gives no step size; here it is n^−0.6.
+        paper gives no step size; here it is n^−0.6. Its model of images has variances of motions
+        that are not learned, and no priors: ``rigid_weight=None, priors=TemplatePriors()``, which
+        are weak.
 
         Examples
         --------
-        >>> from pymc_mcoem.templates import TemplateMixture
-        >>> mixture = TemplateMixture.for_images((3, 3), n_classes=2, n_landmarks=2)
+        >>> from pymc_mcoem.templates import TemplateMixture, TemplatePriors
+        >>> mixture = TemplateMixture.for_images(
+        ...     (3, 3), 2, n_landmarks=2, rigid_weight=None, priors=TemplatePriors()
+        ... )
         >>> em = OnlineEM.as_in_paper(mixture, random_seed=1, burst_length=BurstLength(20))
         >>> "PilotMoments" in em.history.attrs["settings"]
         True

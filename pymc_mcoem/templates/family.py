@@ -126,6 +126,12 @@ class TemplateFamily(TemplateObservations, Family):
         """Number of templates."""
         return self.settings.n_classes
 
+    @property
+    def class_parameters(self) -> tuple[str, ...]:
+        """Names of the parameters that each class has its own row of, without the weights."""
+        # the rows of rigid variances are the same
+        return tuple(name for name in super().class_parameters if name != "rigid_variance")
+
     def maximize(
         self, statistics: Mapping[str, np.ndarray], *, effective_size: float
     ) -> dict[str, np.ndarray]:
@@ -201,7 +207,7 @@ class TemplateFamily(TemplateObservations, Family):
     ) -> dict[str, np.ndarray]:
         """Return the M-step in which classes that are not ready keep their parameters.
 
-        The shared noise variance is maximized given the templates that are kept.
+        What classes share, as the variance of noise, is maximized given what is kept.
         """
         return self._maximized(
             statistics, effective_size=effective_size, ready=ready, present=present

@@ -221,7 +221,7 @@ def image_priors(field: DisplacementField, covariance: str = "scaled") -> Templa
     -----
     The paper has no priors on θ. With weak ones (``TemplatePriors()``) γ² grows along the stream,
     and templates take in images of other kinds, which loose warps make of them. On scikit-learn's
-    digits, 8 × 8 pixels with noise of variance 0.01, everything else left out (400 images without
+    digits, 8 × 8 pixels with noise of variance 0.01, motions of variance 0.1 (400 images without
     labels and ten templates; and two templates a digit from 30 images, four from 100, with 500
     test images):
 

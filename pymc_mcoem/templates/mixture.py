@@ -168,12 +168,13 @@ class TemplateMixture(RegisteringFamily):
     ) -> Self:
         """Return a mixture for gray or color images.
 
-        At 16 × 16 all but the priors of γ² and of motions is as in the paper: pixels equally spaced
-        from −1 to 1 on each axis, ends included; a kernel on each pixel, ν = 0.2; a rigid motion
-        plus 6 × 6 landmarks on [−0.5, 0.5]² with kernels exp(−|u − q|² / 0.16). At other sizes the
-        longer side spans −1 to 1 and the shorter one in proportion, ν is 1.5 kernel spacings, the
-        landmarks fill the inner half of each side, and their kernels' width is two landmark
-        spacings. From 21 pixels a side on, templates have fewer kernels than pixels.
+        At 16 × 16 this is the paper's mixture with a prior of γ² and learned variances of motions:
+        pixels equally spaced from −1 to 1 on each axis, ends included; a kernel on each pixel,
+        ν = 0.2; a rigid motion plus 6 × 6 landmarks on [−0.5, 0.5]² with kernels
+        exp(−|u − q|² / 0.16). At other sizes the longer side spans −1 to 1 and the shorter one in
+        proportion, ν is 1.5 kernel spacings, the landmarks fill the inner half of each side, and
+        their kernels' width is two landmark spacings. From 21 pixels a side on, templates have
+        fewer kernels than pixels.
 
         Parameters
         ----------
@@ -190,9 +191,10 @@ class TemplateMixture(RegisteringFamily):
             halves of the longer side. The paper has 0.1.
         rigid : mapping of str to float, optional
             How far images are turned, shifted and enlarged, as ``{"degrees": 40, "pixels": 2,
-            "percent": 10}``: 95 of 100 by less. What is left out has `rigid_variance`. 0 is not at
-            all. Above 40 degrees mode searches start from several angles, three up to 120 degrees
-            and five for a whole turn, and an image takes up to as many times as long.
+            "percent": 10}``: 95 of 100 by less. It is learned from there; see `rigid_weight`. What
+            is left out has `rigid_variance`. 0 is not at all. Above 40 degrees mode searches start
+            from several angles, three up to 120 degrees and five for a whole turn, and an image
+            takes up to as many times as long.
         rigid_weight : float or None, default 3
             How far images are turned, shifted and enlarged is learned, one variance of each for all
             classes: the parameter ``rigid_variance``, whose rows are the same. What `rigid` or

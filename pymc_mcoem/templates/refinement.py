@@ -127,7 +127,7 @@ def refine_templates(
     ends at the nearest such α by the metric A_j, and standard errors are as without that bound.
 
     **Limits.** Standard errors are those of large samples. They lack that classes may be confused,
-    that γ_j², τ_j² and σ² are estimates, and that the prior of γ_j² may be wrong: if warps stray by
+    that γ_j², τ² and σ² are estimates, and that the prior of γ_j² may be wrong: if warps stray by
     more than it expects, as those of `simulate_curves` do under the default, bands are too narrow.
     A log line tells when the last step was larger than the standard errors. Far from the maximum,
     as at random templates, steps may lead away: start from what was learned.

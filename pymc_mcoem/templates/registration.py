@@ -142,7 +142,8 @@ class Registrar:
     ) -> dict[str, Pair]:
         """Return means and standard deviations of class j; append its problems to `troubles`."""
         settings = self.mixture.settings
-        rows = {*self.mixture.class_parameters, *self.mixture.weight_parameters}
+        own, weights = self.mixture.class_parameters, self.mixture.weight_parameters
+        rows = {*own, *weights, "rigid_variance"}
         alone = {name: value[j : j + 1] if name in rows else value for name, value in theta.items()}
         alone["weights"] = np.ones(1)
         result, sweeps = self._within.with_draws(

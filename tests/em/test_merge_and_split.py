@@ -231,7 +231,7 @@ def test_a_family_without_a_parameter_of_weights_is_refused():
 
 
 def test_all_rows_of_a_class_of_templates_come_along(rng):
-    """Its template, its deformations and its noise; the weights follow from the observations."""
+    """Its template, deformations and noise; motions are the run's, weights by the observations."""
 
     def make(n_classes):
         return mcoem.TemplateMixture.for_images(
@@ -256,3 +256,6 @@ def test_all_rows_of_a_class_of_templates_come_along(rng):
             row = parameters[number][name][own]
             np.testing.assert_array_equal(found.parameters[name][at], row)
         assert found.parameters["weights"][at] == (1 + {3: 3, 4: 4, 2: 5}[number]) / 15
+    # all classes share it
+    own = parameters[3]["rigid_variance"]
+    np.testing.assert_array_equal(found.parameters["rigid_variance"], own)

@@ -57,9 +57,8 @@ class RigidMotion(Deformation):
     weight : float, optional
         Learn the variances of angle, zoom and translation, which all classes share. `variance` is
         then the mode of their prior, and `weight` the number of observations that the prior counts
-        as. The variance of the center is not learned, because a small turn around
-        another center is a turn and a shift; nor is a variance of 1e-6 or less. None: none is
-        learned.
+        as. The variance of the center is not learned, because a small turn around another center is
+        a turn and a shift; nor is a variance of 1e-6 or less. None: none is learned.
 
     Raises
     ------
