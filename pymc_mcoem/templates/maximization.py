@@ -137,8 +137,7 @@ def maximize_templates(
     if rigid_prior is not None and rigid_prior[0].size:
         modes, weight = rigid_prior
         above = np.asarray(statistics["rigid_squares"]).sum(axis=0) + share * weight * modes
-        below = mass.sum() + share * weight
-        variance = _ratio(above, below, "rigid variance", "the motion's weight")
+        variance = above / (mass.sum() + share * weight)
         # one of each class would let a class with large motions take in images of other kinds
         found["rigid_variance"] = np.tile(variance, (mass.size, 1))
     shared = {"weights", "rigid_variance", *(() if noise == "class" else ("noise_variance",))}
