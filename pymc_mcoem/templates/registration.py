@@ -142,6 +142,7 @@ class Registrar:
     ) -> dict[str, Pair]:
         """Return means and standard deviations of class j; append its problems to `troubles`."""
         settings = self.mixture.settings
+        # shared by all classes, rigid variances have a row for each all the same
         own, weights = self.mixture.class_parameters, self.mixture.weight_parameters
         rows = {*own, *weights, "rigid_variance"}
         alone = {name: value[j : j + 1] if name in rows else value for name, value in theta.items()}

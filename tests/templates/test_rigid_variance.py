@@ -246,6 +246,16 @@ def test_each_label_keeps_its_own(learned):
     assert (classifier.predict(images.reshape(-1, SIDE, SIDE)) == "tight").all()
 
 
+def test_registration_has_the_row_of_each_class():
+    """An image that says nothing leaves the prior, and 4,000 draws are worth 800 or more."""
+    theta = truth(strokes())
+    theta["templates"][:] = 0.0
+    theta["rigid_variance"][:] = VARIANCES
+    found = strokes().register(np.zeros((SIDE, SIDE)), theta, draws=4_000, tune=100)
+    spread = found["deformation_sd"].sel(deformation_coordinate=COORDINATES)
+    np.testing.assert_allclose(spread, np.sqrt(VARIANCES), rtol=4.5 / np.sqrt(2 * 800))
+
+
 def test_runs_merge(learned):
     mixture, em, drawn = learned
     other = mcoem.OnlineEM(
@@ -326,7 +336,7 @@ def test_what_is_told_not_to_move_is_not_learned():
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, np.inf, "10", True])
 def test_a_weight_that_cannot_be_is_refused(weight):
-    with pytest.raises(ValueError, match=r"weight of the prior of rigid motions is .*give"):
+    with pytest.raises(ValueError, match=r"weight \(rigid_weight of `for_images`\) is .*give"):
         RigidMotion(weight=weight)
 
 

@@ -103,7 +103,7 @@ class RigidMotion(Deformation):
             isinstance(weight, bool) or not is_number(weight) or weight <= 0
         ):
             raise ValueError(
-                f"weight of the prior of rigid motions is {weight!r}; give a positive number of "
+                f"weight (rigid_weight of `for_images`) is {weight!r}; give a positive number of "
                 "observations, as 3, or None for variances that are not learned."
             )
         self.rigid_weight = None if weight is None else float(weight)
