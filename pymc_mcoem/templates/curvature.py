@@ -113,7 +113,7 @@ def curvature(inputs: CurvatureInputs) -> Curvature | None:
     precision: Any = inputs.precision
     scale: Any = inputs.scale
     bent: Any = 0.0 if settings.scale is None else settings.scale[1] * scale
-    if settings.joins_points:
+    if settings.noise_covariance is not None:
         precision = bent = 0.0
     points = [_point_terms(inputs, channel, share) for channel in inputs.channels]
     # σ² of a single channel is divided by once, at the end; those of several at each point
@@ -142,7 +142,7 @@ def curvature(inputs: CurvatureInputs) -> Curvature | None:
         border = -rows.sum(axis=1) * inverse
         bent = bent + _sum([each.corner for each in points]) * inverse
         matrix = _bordered(matrix, border, bent)
-    if settings.joins_points:
+    if settings.noise_covariance is not None:
         matrix = gauss_newton(inputs) + matrix
     return Curvature(matrix, share)
 
@@ -171,7 +171,7 @@ def _point_terms(
 ) -> _PointTerms:
     settings, axes = inputs.settings, range(inputs.settings.deformation.n_dims)
     scale: Any = 1.0 if inputs.scale is None else inputs.scale
-    seen: Any = 0.0 if settings.joins_points else channel.mask
+    seen: Any = channel.mask if settings.noise_covariance is None else 0.0
     fitted = scale * channel.template_values
     residual = share * channel.weigh(channel.values - fitted)
     gradient = settings.basis.gradient(inputs.warped, channel.template)

@@ -29,8 +29,7 @@ __all__ = ["evaluate"]
 #  5, 6 mean and precision of the warp's prior, one precision for all classes or one each
 #  7 deviations  8 log_prior  9 noise_variance  10 templates, a class after the other, and within
 #    it a channel after the other  11 values  12 mask, a channel after the other
-# 13 precision of correlated noise of variance one, (n_channels, n_points, n_points), or what
-#    `likelihood` takes in its place, or nothing
+# 13 precision of correlated noise of variance one, (n_channels, n_points, n_points), or nothing
 # 14 weights of the nodes in the integrals up to the points, (n_nodes, n_points), then scratch
 
 
@@ -127,7 +126,6 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
     length = (degree + 1) * n
     derivatives = out[x.size :] if degree == 2 else np.empty(n_channels * length)
     away, slope = np.empty(n), np.zeros(n)
-    n_joins = noise_precision.size // n_channels
     by_scale = constants[3] - constants[4] * scale
     for c in range(n_channels):
         own = derivatives[c * length : (c + 1) * length]
@@ -137,8 +135,7 @@ def evaluate(k: int, x: np.ndarray, reals: np.ndarray, places: np.ndarray, out: 
             for s in range(length):
                 own[s] *= scale
         variance = reals[0] * reals[places[9] + k * n_channels + c]
-        seen = mask[c * n : (c + 1) * n]
-        joins = noise_precision[c * n_joins : (c + 1) * n_joins]
+        seen, joins = mask[c * n : (c + 1) * n], noise_precision[c * n * n : (c + 1) * n * n]
         found += likelihood(values[c * n : (c + 1) * n], seen, joins, own, variance, away)
         if degree == 0:
             continue

@@ -40,11 +40,6 @@ def describe_mixture(settings: TemplateSettings, priors: TemplatePriors) -> dict
     return {
         **channels,
         **({} if settings.offset is None else {"offset": str(settings.offset)}),
-        **(
-            {}
-            if settings.smooth_residual is None
-            else {"smooth_residual": str(settings.smooth_residual)}
-        ),
         **({"rigid_weight": str(deformation.rigid_weight)} if settings.rigid.size else {}),
         "points": _digest(settings.points),
         "basis": f"{basis!r}, {_digest(basis.matrix(settings.points))}",

@@ -65,7 +65,6 @@ class TemplateFamily(TemplateObservations, Family):
         units: Mapping[str, str] | None = None,
         channels: int | Sequence[Any] | Mapping[str, Any] | None = None,
         offset: float | None = None,
-        smooth_residual: float | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
             "scale": scale,
@@ -81,7 +80,6 @@ class TemplateFamily(TemplateObservations, Family):
             "units": units,
             "channels": channels,
             "offset": offset,
-            "smooth_residual": smooth_residual,
         }
         self.priors = TemplatePriors() if priors is None else priors
         if not isinstance(self.priors, TemplatePriors):

@@ -15,7 +15,7 @@ import numpy as np
 
 from pymc_mcoem.templates.bases.even_grid import EvenGrid
 
-__all__ = ["Moments", "Warp", "designs", "kernel_sums"]
+__all__ = ["Moments", "Warp", "kernel_sums"]
 
 #: Points whose kernels are taken together, few enough for a processor's cache.
 _N_TOGETHER = 1024
@@ -232,21 +232,6 @@ class Warp:
             found[:, self._scale_at] = derivatives[:, 0]
         return found
 
-    def projected(self, x: np.ndarray, derivatives: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return J Wᵀ, (n, n_latents, n_columns), of derivatives as `jacobian` and W's rows."""
-        n, n_columns = len(x), len(columns)
-        found = np.zeros((*x.shape, n_columns))
-        sloped = derivatives[:, None, 1:3] * columns[:, None]
-        if self._has_motion:
-            moments = (sloped @ self._monomials.T).reshape((n, n_columns, 6))
-            found[:, self._motion] = _by_motion(x[:, self._motion]) @ moments.transpose((0, 2, 1))
-        if self._has_field:
-            along = self._along(sloped.reshape((n * n_columns, *sloped.shape[2:])), *self._field)
-            found[:, self._of_field] = along.reshape((n, n_columns, -1)).transpose((0, 2, 1))
-        if self._scale_at >= 0:
-            found[:, self._scale_at] = derivatives[:, 0] @ columns.T
-        return found
-
     def _along(self, weights: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Return Σ_s w_i(s) ψ_l(u_s) of weights (n, ..., n_points), those of each in a row."""
         rows, columns = self._shape
@@ -294,14 +279,6 @@ def kernel_sums(
     moments[:, 1::2] *= constants[0]
     moments[:, :, 1::2] *= constants[1]
     return values.reshape((len(values), -1)), moments
-
-
-def designs(grid: EvenGrid, warped: np.ndarray) -> np.ndarray:
-    """Return a grid's kernels at points (n, 2, n_points), (n, n_points, n_first · n_second)."""
-    n, _, n_points = warped.shape
-    first, second = (_kernels(grid, axis, warped[:, axis].ravel()) for axis in range(2))
-    found: np.ndarray = first.T[:, :, None] * second.T[:, None]
-    return found.reshape((n, n_points, -1))
 
 
 def _kernels(grid: EvenGrid, axis: int, column: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pymc_mcoem.templates.bases.factors import BasisWithFactors
-from pymc_mcoem.templates.image_curvature import Moments, Warp, designs, kernel_sums
+from pymc_mcoem.templates.image_curvature import Moments, Warp, kernel_sums
 from pymc_mcoem.templates.template_loops import (
     TemplateFunctions,
     is_written_out,
@@ -112,20 +112,8 @@ class ImageFunctions(TemplateFunctions):
     ) -> np.ndarray:
         return self._warp.jacobian(positions, derivatives)
 
-    def _projected(
-        self,
-        positions: np.ndarray,
-        derivatives: np.ndarray,
-        columns: np.ndarray,
-        reals: np.ndarray,
-    ) -> np.ndarray:
-        return self._warp.projected(positions, derivatives, columns)
-
     def _warped(self, positions: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
         return self._warp(positions)
-
-    def _designs(self, warped: np.ndarray) -> np.ndarray:
-        return designs(self._grid, warped)
 
     def _kernel_sums(
         self, positions: np.ndarray, warped: np.ndarray, once: np.ndarray, twice: np.ndarray

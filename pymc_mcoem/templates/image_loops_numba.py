@@ -60,8 +60,7 @@ _N_SIZES = len(SIZES)
 #  8 to 11 deviations, log-priors, noise variances and templates, a class after the other, within
 #     it a channel after the other, and within that the factors after the template
 #  12, 13 values and mask, a channel after the other
-#  14 precision of correlated noise of variance one, (n_channels, n_points, n_points), or what
-#     `likelihood` takes in its place, or nothing
+#  14 precision of correlated noise of variance one, (n_channels, n_points, n_points), or nothing
 #  15 scratch
 
 #: Bandwidths from a center beyond which its kernel is zero.
@@ -279,7 +278,6 @@ def evaluate(
     stride = length + n_factors * of_factor
     derivatives = out[n_latents:] if degree == 2 else np.empty(n_channels * stride)
     away, weights, by_score = np.empty(n), np.zeros(2 * n), np.zeros(n_factors)
-    n_joins = noise_precision.size // n_channels
     coefficients = np.empty(n_kernels)
     by_scale = grid[5] - grid[6] * scale
     for c in range(n_channels):
@@ -296,8 +294,7 @@ def evaluate(
                 own[s] *= scale
         variance = reals[0] * reals[places[10] + k * n_channels + c]
         inverse = 1.0 / variance
-        seen = mask[c * n : (c + 1) * n]
-        joins = noise_precision[c * n_joins : (c + 1) * n_joins]
+        seen, joins = mask[c * n : (c + 1) * n], noise_precision[c * n * n : (c + 1) * n * n]
         found += likelihood(values[c * n : (c + 1) * n], seen, joins, own, variance, away)
         if degree == 0:
             continue

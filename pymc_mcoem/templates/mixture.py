@@ -95,16 +95,8 @@ class TemplateMixture(RegisteringFamily):
         stray too far rather than too little. They are summed out: `noise_variance` is that of the
         noise alone, and `register` gives the constants. Within a class they have mean zero, up to
         where templates are told to be nonnegative or cannot have that level. A curve takes a tenth
-        longer. None: no constant.
-    smooth_residual : float or None, default None
-        Standard deviation r of what an observation differs by from its warped template, smoothly
-        along its points and in no way that a warp explains, such as strokes that are thicker here
-        and fainter there; in standard deviations of the noise, as 0.3. The residual is a sum of
-        kernels a sixth of the longest side apart, with coefficients of mean zero, for each channel
-        its own. It is summed out, and `noise_variance` is that of the noise alone. Without it every
-        pixel of such a difference counts as evidence of its own against a class. An image of
-        16 × 16 pixels takes about 1.7 times as long. Not with `offset`, `noise_correlation`,
-        `own_points` or factors. None: no residual.
+        longer, but an image of 16 × 16 pixels five times as long, as by `noise_correlation` of so
+        many points. None: no constant.
 
     Attributes
     ----------
@@ -226,15 +218,14 @@ class TemplateMixture(RegisteringFamily):
             ``templates``, and their prior is ten times as strong; scores are the last coordinates
             of ``deformation``. `template_images` draws templates for given scores. Two factors
             about double the time of an image. Not with ``coefficients="nonnegative"``, `scale`,
-            `offset`, `smooth_residual` or `noise_correlation`; `merge_runs` and `refine_templates`
-            refuse them.
+            `offset` or `noise_correlation`; `merge_runs` and `refine_templates` refuse them.
         priors : TemplatePriors, optional
             Default: `image_priors`, which hold γ² near 0.0008: landmarks stray by 4 % of the longer
             side. ``TemplatePriors()``, which are weak, let γ² follow the images, as in the
             paper.
         **options
             Further options of `TemplateMixture`: `scale`, `covariance`, `noise`,
-            `noise_correlation`, `offset`, `smooth_residual`.
+            `noise_correlation`, `offset`.
 
         Returns
         -------
@@ -348,7 +339,7 @@ class TemplateMixture(RegisteringFamily):
             same when it is loaded.
         **options
             Further options of `TemplateMixture`: `covariance`, `noise`, `noise_correlation`,
-            `offset`, `smooth_residual`, `own_points`, `units`.
+            `offset`, `own_points`, `units`.
 
         Returns
         -------

@@ -322,7 +322,7 @@ def _template_statistics(
 ) -> dict[str, TensorVariable]:
     """Return the statistics of one channel's template and noise."""
     basis, response = settings.basis, whitener.vector(values)
-    if not whitener.joins_points:
+    if whitener.factor is None:
         # separable if the basis is: the design matrix is then not needed
         once = response if scale is None else scale * response
         twice = whitener.mask if scale is None else pt.sqr(scale) * whitener.mask

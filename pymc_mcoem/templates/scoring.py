@@ -17,7 +17,7 @@ from pymc_mcoem.compiling.backends import interpreted_mode
 from pymc_mcoem.compiling.linear_algebra import symmetric_inverse
 from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.interrupts import import_whole
-from pymc_mcoem.templates.noise import masked_correlation, shared_factor
+from pymc_mcoem.templates.noise import masked_correlation
 from pymc_mcoem.templates.starts import template_precision
 
 if TYPE_CHECKING:
@@ -237,26 +237,22 @@ class ScoringStep:
             if settings.scale is not None:
                 rows = np.concatenate([rows, (matrix @ template)[None]])
             # columns of kernels, then of latents
-            columns = np.concatenate([matrix, rows.T], axis=1)
-            products = self._products(columns, mask[:, c]) / variance
+            columns = self._whitened(np.concatenate([matrix, rows.T], axis=1), mask[:, c])
+            products = columns.T @ columns / variance
             own = slice(c * size, (c + 1) * size)
             whole[own, own] = products[:size, :size]
             mixed[:, own] = products[size:, :size]
             precision += products[size:, size:]
         return Linearized(whole, mixed, np.linalg.cholesky(precision))
 
-    def _products(self, columns: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return XᵀPX of columns X (n_points, n), P the precision of noise of variance one."""
+    def _whitened(self, columns: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Return columns (n_points, n) without missing points and correlation of noise."""
         masked: np.ndarray = columns * mask[:, None]
-        covariance, shared = self._settings.noise_covariance, self._settings.shared_noise
-        if covariance is not None:
-            factor = np.linalg.cholesky(masked_correlation(covariance, mask))
-            masked = np.asarray(solve_triangular(factor, masked, lower=True))
-        products: np.ndarray = masked.T @ masked
-        if covariance is None and shared is not None:
-            along = shared_factor(shared, mask)[0] @ masked
-            products -= along.T @ along
-        return products
+        covariance = self._settings.noise_covariance
+        if covariance is None:
+            return masked
+        factor = np.linalg.cholesky(masked_correlation(covariance, mask))
+        return np.asarray(solve_triangular(factor, masked, lower=True))
 
     def _latent_precision(self, theta: Arrays, j: int, scale: float) -> np.ndarray:
         """Return the prior precision of (deformation, log scale) in class j."""

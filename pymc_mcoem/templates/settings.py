@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
-from pymc_mcoem.templates.noise import smooth_columns
 from pymc_mcoem.templates.warps.deformations import Deformation
 from pymc_mcoem.validation import as_numbers, is_number, is_whole, require_whole
 
@@ -72,8 +71,6 @@ class TemplateSettings:
         Units by name: of axes, of channels by label, and under one name more of the values.
     offset : float or None
         Standard deviation of an observation's own constant, in those of the noise.
-    smooth_residual : float or None
-        Standard deviation of an observation's own smooth residual, in those of the noise.
     channel_name : str or None
         Name of the last axis of an observation, along which channels are; None where there is none.
     channel_labels : ndarray of shape (n_channels,) or None
@@ -94,45 +91,21 @@ class TemplateSettings:
     own_points: int | None = None
     units: Mapping[str, str] = field(default_factory=dict)
     offset: float | None = None
-    smooth_residual: float | None = None
     channel_name: str | None = None
     channel_labels: np.ndarray | None = None
 
     @cached_property
-    def shared_noise(self) -> np.ndarray | None:
-        """Columns B of offsets and smooth residuals: they add B Bᵀ to noise of variance one.
-
-        Of shape (n, n_columns) with as many points as an observation may have, for each channel;
-        None where an observation has neither.
-        """
-        if self.offset is not None:
-            size = len(self.points) if self.own_points is None else self.own_points
-            return np.full((size, 1), self.offset)
-        if self.smooth_residual is not None:
-            return self.smooth_residual * smooth_columns(self.points)
-        return None
-
-    @cached_property
     def noise_covariance(self) -> np.ndarray | None:
-        """Covariance of noise of variance one with all that joins points, (n, n), for each channel.
+        """Covariance of noise of variance one and of offsets; None where points are independent.
 
-        None where points are independent, and where `shared_noise` says it in fewer numbers.
+        Of shape (n, n) with as many points as an observation may have, for each channel.
         """
-        joined, noise = self.shared_noise, self.noise_correlation
-        if joined is None:
-            return noise
-        if noise is None:
-            size, n_columns = joined.shape
-            if n_columns < size:
-                return None
-            noise = np.eye(size)
-        found: np.ndarray = noise + joined @ joined.T
+        if self.offset is None:
+            return self.noise_correlation
+        size = len(self.points) if self.own_points is None else self.own_points
+        noise = np.eye(size) if self.noise_correlation is None else self.noise_correlation
+        found: np.ndarray = noise + self.offset**2
         return found
-
-    @property
-    def joins_points(self) -> bool:
-        """Whether values at different points have noise in common."""
-        return self.noise_correlation is not None or self.shared_noise is not None
 
     @property
     def channel_shape(self) -> tuple[int, ...]:
@@ -292,13 +265,6 @@ def check_settings(
         )
     if deformation.n_scores:
         _check_beside_factors(options)
-    if options["smooth_residual"] is not None:
-        for name in ("offset", "noise_correlation", "own_points"):
-            if options[name] is not None:
-                raise ValueError(
-                    f"{name} is {options[name]!r}, which does not go with smooth_residual; leave "
-                    "one of them out."
-                )
     shape, names, coords = _grid(len(locations), options)
     channel_name, channel_labels = read_channels(options["channels"])
     _check_channels(channel_name, names, options)
@@ -317,8 +283,7 @@ def check_settings(
         coefficients=options["coefficients"],
         own_points=_own_points(options, locations),
         units=_units(options["units"], names, channel_labels),
-        offset=_deviation("offset", options["offset"], 10),
-        smooth_residual=_deviation("smooth_residual", options["smooth_residual"], 0.3),
+        offset=_offset(options["offset"]),
         channel_name=channel_name,
         channel_labels=channel_labels,
     )
@@ -326,8 +291,7 @@ def check_settings(
 
 def _check_beside_factors(options: Mapping[str, Any]) -> None:
     """Refuse what mixtures with factors do not take."""
-    names = ("scale", "offset", "smooth_residual", "noise_correlation")
-    given = {name: options[name] for name in names}
+    given = {name: options[name] for name in ("scale", "offset", "noise_correlation")}
     if options["coefficients"] != "real":
         given["coefficients"] = options["coefficients"]
     for name, value in given.items():
@@ -432,15 +396,15 @@ def _grid(
     return shape, names, coords
 
 
-def _deviation(name: str, value: Any, such_as: float) -> float | None:
-    if value is None:
+def _offset(offset: Any) -> float | None:
+    if offset is None:
         return None
-    if isinstance(value, bool) or not (is_number(value) and 0 < value <= LARGEST_OFFSET):
+    if isinstance(offset, bool) or not (is_number(offset) and 0 < offset <= LARGEST_OFFSET):
         raise ValueError(
-            f"{name} is {value!r}; give its standard deviation in those of the noise, above 0 and "
-            f"up to {LARGEST_OFFSET:g}, such as {such_as:g}, or None."
+            f"offset is {offset!r}; give its standard deviation in those of the noise, above 0 and "
+            f"up to {LARGEST_OFFSET:g}, such as 10, or None."
         )
-    return float(value)
+    return float(offset)
 
 
 def _scale(scale: Any) -> tuple[float, float] | None:

@@ -154,7 +154,7 @@ def precision_bands(
     precision, grid = template_precision(settings, priors, gram), settings.basis.grid
     width = len(gram) - 1
     # noise that is correlated joins kernels that have no point in common
-    if grid is not None and not settings.joins_points:
+    if grid is not None and settings.noise_covariance is None:
         size = np.sqrt(np.diag(precision))
         is_there = np.abs(precision) > np.finfo(float).eps * np.outer(size, size)
         width = max(grid.reach, *bandwidth(is_there))

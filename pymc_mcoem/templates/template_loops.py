@@ -17,7 +17,7 @@ from scipy.special import gammaln
 
 from pymc_mcoem.compiling.flat_functions import N_SETTINGS
 from pymc_mcoem.compiling.linear_algebra import symmetric_inverse
-from pymc_mcoem.templates.noise import masked_correlation, shared_factor
+from pymc_mcoem.templates.noise import masked_correlation
 
 if TYPE_CHECKING:
     from pymc_mcoem.templates.bases.gaussian import GaussianBasis
@@ -38,10 +38,6 @@ _OF_DATA = (
     "noise_precision",
     "further",
 )
-
-
-#: Most entries of the basis at points that are taken together, few enough for a cache.
-_MOST_ENTRIES = 2**19
 
 
 def is_written_out(basis: GaussianBasis, built: TemplateModel) -> bool:
@@ -100,10 +96,7 @@ class TemplateFunctions(ABC):
         lengths += [n_classes * len(base), n_classes, n_classes * n_channels]
         lengths.append(n_classes * n_channels * settings.basis.n_basis)
         lengths += [n_channels * n_points, n_channels * n_points]
-        self._n_joins = n_points if settings.noise_covariance is not None else 0
-        if settings.noise_covariance is None and settings.shared_noise is not None:
-            self._n_joins = settings.shared_noise.shape[1]
-        lengths.append(n_channels * self._n_joins * n_points)
+        lengths.append(0 if settings.noise_covariance is None else n_channels * n_points**2)
         places = N_SETTINGS + np.concatenate([[0], np.cumsum(lengths)])
         self._integers = np.concatenate([sizes, places]).astype(np.int64)
         self._places = dict(zip(_OF_DATA, places[len(fixed) :].tolist(), strict=True))
@@ -147,17 +140,6 @@ class TemplateFunctions(ABC):
         self, positions: np.ndarray, derivatives: np.ndarray, reals: np.ndarray
     ) -> np.ndarray:
         """Return J of one channel, (n, n_latents, n_points); arguments as of `_add_curvature`."""
-
-    def _projected(
-        self,
-        positions: np.ndarray,
-        derivatives: np.ndarray,
-        columns: np.ndarray,
-        reals: np.ndarray,
-    ) -> np.ndarray:
-        """Return J Wᵀ of one channel, (n, n_latents, n_columns), of W (n_columns, n_points)."""
-        found: np.ndarray = self._jacobian(positions, derivatives, reals) @ columns.T
-        return found
 
     @abstractmethod
     def _warped(self, positions: np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -213,19 +195,13 @@ class TemplateFunctions(ABC):
         variance, away = reals[0] * noise[classes][..., None], values - derivatives[:, :, 0]
         weights = mask / variance
         residual = reals[1] * weights * away
-        if self._n_joins:
-            joined = self._array(reals, "noise_precision").reshape((n_channels, -1, n_points))
-            for c, joins in enumerate(joined):
-                own, over = derivatives[:, c], variance[:, c]
-                if settings.noise_covariance is not None:
-                    rows = self._jacobian(positions, own, reals)
-                    matrix += rows @ joins @ rows.transpose((0, 2, 1)) / over[:, :, None]
-                    residual[:, c] = reals[1] * (away[:, c] @ joins) / over
-                    weights[:, c] = 0.0
-                    continue
-                rows = self._projected(positions, own, joins, reals)
-                matrix -= rows @ rows.transpose((0, 2, 1)) / over[:, :, None]
-                residual[:, c] -= reals[1] * (away[:, c] @ joins.T @ joins) / over
+        if settings.noise_covariance is not None:
+            weights = np.zeros(away.shape)
+            joined = self._array(reals, "noise_precision").reshape((n_channels, n_points, -1))
+            for c, precision in enumerate(joined):
+                rows, over = self._jacobian(positions, derivatives[:, c], reals), variance[:, c]
+                matrix += rows @ precision @ rows.transpose((0, 2, 1)) / over[:, :, None]
+                residual[:, c] = reals[1] * (away[:, c] @ precision) / over
         self._add_curvature(positions, derivatives, weights, residual, reals, matrix)
         return log_density, gradient, matrix
 
@@ -253,18 +229,21 @@ class TemplateFunctions(ABC):
             scales = np.exp(positions[:, self._scale_at])
         once, twice = weights * scales, weights * scales**2
         warped, weighted = self._warped(positions, values), response
-        if not self._n_joins:
+        if settings.noise_covariance is None:
             own = mask[:1] if (mask == mask[:1]).all() else mask
             sums = self._kernel_sums(
                 positions, warped, once[:, None] * response[:, None], twice[:, None] * own[:, None]
             )
         else:
-            joined, _ = self._noise(values)
+            precisions, _ = self._noise(values)
+            weighted = np.stack(
+                [each @ own for each, own in zip(precisions, response, strict=True)]
+            )
             sums_of_channels = [
-                self._joined_sums(positions, warped, once, twice, *channel)
-                for channel in zip(response, mask, joined, strict=True)
+                self._joined_sums(warped, once, twice, own, precision)
+                for own, precision in zip(weighted, precisions, strict=True)
             ]
-            weighted, *sums = (np.stack(each) for each in zip(*sums_of_channels, strict=True))
+            sums = [np.stack(each) for each in zip(*sums_of_channels, strict=True)]
         away = positions[:, settings.learned] - settings.deformation.mean[settings.learned]
         total = weights.sum()
         squares = np.array([one @ other for one, other in zip(response, weighted, strict=True)])
@@ -319,71 +298,45 @@ class TemplateFunctions(ABC):
         return np.ascontiguousarray(found.T)
 
     def _noise(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, float]:
-        """Return what joins the points that are seen, and its log-determinant.
+        """Return what correlation makes of noise of variance one, for the points that are seen.
 
-        Of correlated noise of variance one that is the precision, (n_channels, n_points, n_points),
-        zero for other points. Of noise that points share it is W of `shared_factor`, (n_channels,
-        n_columns, n_points). Independent points have neither.
+        That is its precision, (n_channels, n_points, n_points), zero for the others, and the
+        log-determinant of its Cholesky factors. Uncorrelated noise has no matrix.
         """
-        covariance, columns = self._settings.noise_covariance, self._settings.shared_noise
-        if not self._n_joins:
+        covariance = self._settings.noise_covariance
+        if covariance is None:
             return np.empty((0, 0, 0)), 0.0
         masks, last = self._by_channel(values["observed_mask"]), self._last_noise
         if last is None or not np.array_equal(last[0], masks):
-            found, log_determinant = np.empty((len(masks), self._n_joins, self._n_points)), 0.0
-            for mask, joins in zip(masks, found, strict=True):
-                if covariance is None:
-                    assert columns is not None
-                    joins[:], own = shared_factor(columns, mask)
-                else:
-                    factor = np.linalg.cholesky(masked_correlation(covariance, mask))
-                    own = float(np.log(np.diagonal(factor)).sum())
-                    # as a product of a matrix and its transpose no rounding makes it indefinite
-                    whiten = solve_triangular(factor, np.diag(mask), lower=True)
-                    joins[:] = whiten.T @ whiten
-                log_determinant += own
+            found, log_determinant = np.empty((len(masks), *covariance.shape)), 0.0
+            for mask, precision in zip(masks, found, strict=True):
+                factor = np.linalg.cholesky(masked_correlation(covariance, mask))
+                log_determinant += float(np.log(np.diagonal(factor)).sum())
+                # as a product of a matrix and its transpose no rounding makes it indefinite
+                whiten = solve_triangular(factor, np.diag(mask), lower=True)
+                precision[:] = whiten.T @ whiten
             self._last_noise = last = masks, found, log_determinant
         return last[1:]
 
     def _joined_sums(
         self,
-        positions: np.ndarray,
         warped: np.ndarray,
         once: np.ndarray,
         twice: np.ndarray,
-        response: np.ndarray,
-        mask: np.ndarray,
-        joins: np.ndarray,
+        weighted: np.ndarray,
+        precision: np.ndarray,
     ) -> Sequence[np.ndarray]:
-        """Return a channel's values times the precision of its noise, and its sums of kernels.
+        """Return what `_kernel_sums` returns, of points that correlated noise joins.
 
-        `once` and `twice` are weights of draws; `joins` is as `_noise` returns it.
+        `once` and `twice` are weights of draws, `weighted` is the observation times the precision.
         """
         basis = self._settings.basis
-        if self._settings.noise_covariance is not None:
-            weighted = joins @ response
-            projection, gram = np.zeros(basis.n_basis), np.zeros((basis.n_basis, basis.n_basis))
-            for points, weight, product_weight in zip(warped, once, twice, strict=True):
-                design = basis.matrix(points.T)
-                projection += weight * (weighted @ design)
-                gram += product_weight * (design.T @ (joins @ design))
-            return weighted, projection, gram
-        weighted = response - (joins @ response) @ joins
-        (projection,), (packed,) = self._kernel_sums(
-            positions, warped, (once[:, None] * weighted)[None], (twice[:, None] * mask)[None]
-        )
-        gram, roots = basis.unpack_gram(packed), np.sqrt(twice)[:, None, None]
-        n_together = max(_MOST_ENTRIES // (mask.size * basis.n_basis), 1)
-        for begin in range(0, len(warped), n_together):
-            some = slice(begin, begin + n_together)
-            shared = roots[some] * (joins @ self._designs(warped[some]))
-            shared = shared.reshape((-1, basis.n_basis))
-            gram -= shared.T @ shared
-        return weighted, projection, gram
-
-    def _designs(self, warped: np.ndarray) -> np.ndarray:
-        """Return the basis at points (n, n_dims, n_points), (n, n_points, n_basis)."""
-        return np.stack([self._settings.basis.matrix(points.T) for points in warped])
+        projection, gram = np.zeros(basis.n_basis), np.zeros((basis.n_basis, basis.n_basis))
+        for points, weight, product_weight in zip(warped, once, twice, strict=True):
+            design = basis.matrix(points.T)
+            projection += weight * (weighted @ design)
+            gram += product_weight * (design.T @ (precision @ design))
+        return projection, gram
 
     def _array(self, reals: np.ndarray, name: str) -> np.ndarray:
         """Return one of the arrays that follow the tables, but not the last one."""

@@ -94,9 +94,8 @@ def likelihood(
 ) -> Any:
     """Return the log-density of what is observed but for its correlation's determinant.
 
-    Write the residuals times the precision of the noise of variance one. That is the mask where
-    there is no `noise_precision`, which is a matrix, (n, n), or W, (fewer, n), where it is the mask
-    less WᵀW.
+    Write the residuals times the precision of the noise of variance one, which is the mask where
+    there is no `noise_precision`.
     """
     n, squares, seen = values.size, 0.0, 0.0
     for s in range(n):
@@ -105,18 +104,9 @@ def likelihood(
         seen += weight
         weighted[s] = mask[s] * away
     if noise_precision.size > 0:
-        n_rows = noise_precision.size // n
-        seen_alone, along = weighted.copy(), np.empty(n_rows)
-        product(noise_precision, seen_alone, n_rows, n, n // n, along)
-        if n_rows == n:
-            squares = 0.0
-            for s in range(n):
-                weighted[s] = along[s]
-                squares += seen_alone[s] * along[s]
-        else:
-            for i in range(n_rows):
-                squares -= along[i] * along[i]
-                row = noise_precision[i * n : (i + 1) * n]
-                for s in range(n):
-                    weighted[s] -= along[i] * row[s]
+        seen_alone = weighted.copy()
+        product(noise_precision, seen_alone, n, n, n // n, weighted)
+        squares = 0.0
+        for s in range(n):
+            squares += seen_alone[s] * weighted[s]
     return -0.5 * (squares / variance + seen * np.log(2.0 * np.pi * variance))

@@ -12,23 +12,12 @@ from scipy.stats import gamma, multivariate_normal
 
 import pymc_mcoem as mcoem
 from pymc_mcoem.esteps import CarlinChibBurst
-from pymc_mcoem.templates.noise import smooth_columns
+from pymc_mcoem.templates.noise import masked_correlation
 from pymc_mcoem.templates.scoring import Linearized, ScoringStep, Sums, stepped
 
 TIMES = np.linspace(0.0, 1.0, 9)
 SHAPES = np.array([[0.0, 1.0, 3.0, 1.0, 0.0], [0.5, 2.0, 2.0, 0.0, 1.0], [0.0, 2.5, 1.0, 1.0, 0.0]])
 FEW = {"draws": 10, "tune": 5, "progressbar": False}
-
-
-def noise_of(settings, n):
-    """Return the covariance of all noise of variance one."""
-    found = np.eye(n) if settings.noise_correlation is None else settings.noise_correlation
-    if settings.offset is not None:
-        found = found + settings.offset**2
-    if settings.smooth_residual is not None:
-        columns = settings.smooth_residual * smooth_columns(settings.points)
-        found = found + columns @ columns.T
-    return found
 
 
 def toy(n_classes=3, variance=0.3, noise_variance=0.04, **options):
@@ -68,7 +57,9 @@ def drawn(mixture, theta, n, seed=1):
     values = np.einsum("npl,ncl->npc", design, templates[classes])
     if settings.scale is not None:
         values *= rng.gamma(settings.scale[0], 1 / settings.scale[1], size=(n, 1, 1))
-    covariance = noise_of(settings, len(TIMES))
+    covariance = np.eye(len(TIMES))
+    if settings.noise_covariance is not None:
+        covariance = settings.noise_covariance
     noise = rng.normal(size=values.shape)
     values += np.sqrt(np.max(theta["noise_variance"])) * np.einsum(
         "qp,npc->nqc", np.linalg.cholesky(covariance), noise
@@ -101,7 +92,9 @@ def log_likelihood(mixture, theta, data, n_nodes=25):
             own = noise[j] if settings.noise == "class" else noise
             variance = np.atleast_1d(own)[c]
             seen = mask[:, c] > 0
-            covariance = variance * noise_of(settings, len(seen))[np.ix_(seen, seen)]
+            covariance = variance * np.eye(seen.sum())
+            if settings.noise_covariance is not None:
+                covariance = variance * settings.noise_covariance[np.ix_(seen, seen)]
             means = scales[:, None, None] * (designs @ template)[None]
             away = values[:, c][seen] - means[..., seen]
             found = found + multivariate_normal.logpdf(away, np.zeros(seen.sum()), covariance)
@@ -140,7 +133,6 @@ SETTINGS = {
     "channels": {"channels": ["a", "b"]},
     "noise of each class": {"noise": "class"},
     "offset": {"offset": 2.0},
-    "smooth residual": {"smooth_residual": 0.7},
     "correlated": {"noise_correlation": 0.5 ** np.abs(np.subtract.outer(range(9), range(9)))},
 }
 
@@ -206,9 +198,7 @@ def test_scores_of_other_templates_are_seen(rng, monkeypatch):
     assert np.abs(z).max() > 20.0
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", "scale", "channels", "offset", "smooth residual", "correlated"]
-)
+@pytest.mark.parametrize("name", ["plain", "scale", "channels", "offset", "correlated"])
 def test_the_information_is_the_spread_of_scores(name):
     """At the truth scores of observations have the information as their covariance."""
     mixture, theta = toy(n_classes=1, variance=0.05, **SETTINGS[name])
@@ -340,7 +330,9 @@ def test_information_is_that_of_the_linear_model(name, j):
         if settings.scale is not None:
             columns.append(design(beta) @ template)
         noise = theta["noise_variance"][j] if settings.noise == "class" else theta["noise_variance"]
-        correlation = noise_of(settings, len(points))
+        correlation = np.eye(len(points))
+        if settings.noise_covariance is not None:
+            correlation = settings.noise_covariance
         blocks.append(design(beta)[seen])
         slopes.append(np.array(columns).T[seen])
         noises.append(np.atleast_1d(noise)[c] * correlation[np.ix_(seen, seen)])
@@ -482,13 +474,15 @@ def test_errors_name_what_is_wrong(monkeypatch):
         mcoem.refine_templates(theta, mixture, stream, **FEW)
 
 
-@pytest.mark.parametrize("name", ["offset", "smooth residual", "correlated"])
-def test_products_are_by_the_precision_of_what_is_seen(name):
-    mixture, _ = toy(**SETTINGS[name])
+def test_masks_of_correlated_noise_are_whitened():
+    """Columns of what is not seen are zero, and the others' inner products are by the precision."""
+    mixture, _ = toy(**SETTINGS["correlated"])
     mask = np.ones(9)
     mask[[1, 4]] = 0.0
     step = ScoringStep(mixture, CarlinChibBurst())
     columns = np.random.default_rng(3).normal(size=(9, 2))
-    found, seen = step._products(columns, mask), mask > 0
-    precision = np.linalg.inv(noise_of(mixture.settings, 9)[np.ix_(seen, seen)])
-    np.testing.assert_allclose(found, columns[seen].T @ precision @ columns[seen])
+    found = step._whitened(columns, mask)
+    seen = mask > 0
+    precision = np.linalg.inv(mixture.settings.noise_correlation[np.ix_(seen, seen)])
+    np.testing.assert_allclose(found.T @ found, columns[seen].T @ precision @ columns[seen])
+    assert masked_correlation(mixture.settings.noise_correlation, mask)[1, 4] == 0.0

@@ -178,9 +178,6 @@ def explained_templates(kind, settings, backend):
                 mcoem.TemplateMixture.for_images((6, 6), n_classes=3, noise_correlation=0.5**steps),
                 (6, 6),
             )
-        elif kind == "smooth":
-            mixture = mcoem.TemplateMixture.for_images((8, 8), n_classes=3, smooth_residual=0.5)
-            shape = (8, 8)
     else:
         grid = np.linspace(0, 1, 12)
         mixture, shape = mcoem.TemplateMixture.for_curves(grid, n_classes=3), (12,)
@@ -203,7 +200,7 @@ def explained_templates(kind, settings, backend):
 @pytest.mark.parametrize(
     ("kind", "move"),
     by_default(
-        [(kind, move) for kind in ("images", "curves", "correlated", "smooth") for move in MOVES],
+        [(kind, move) for kind in ("images", "curves", "correlated") for move in MOVES],
         {("images", "swing")},
     ),
 )
