@@ -26,6 +26,10 @@ _FOR_EACH, _MORE = 4, 6
 #: Most observations that are compared with every template, drawn from all of them.
 _MOST_COMPARED = 200
 
+#: Observations by which the noise is chosen, what it is divided by as long as evidence rises, and
+#: how often at most.
+_FEW, _DIVISOR, _MOST_DIVIDED = 30, 4.0, 6
+
 
 def n_exemplars(n_classes: int, n_observations: int) -> int:
     """Return how many of the observations are made templates."""
@@ -49,8 +53,8 @@ def exemplar_start(
     encoded : list of mapping
         The first observations.
     clustered : mapping of str to ndarray
-        Parameters found by k-means. They give all but templates, weights, and the noise of classes
-        that start from an exemplar, if it differs between classes: that is the mean.
+        Parameters found by k-means. They give all but templates, weights and noise. That is theirs
+        or a part of it, of classes that start from an exemplar the same part of the mean.
     rng : numpy.random.Generator
 
     Returns
@@ -72,11 +76,13 @@ def exemplar_start(
         points = np.stack([encoded[i]["own_points"] for i in chosen])
     own = own_templates(many.settings, many.priors, many.gram, *rows, points)
     templates = np.concatenate([clustered["templates"], own])
-    evidence = exemplar_evidence(mixture, encoded, clustered, templates, rng)
     # of itself an exemplar knows the noise too
-    others = evidence.copy()
-    others[chosen, n_classes + np.arange(len(chosen))] = -np.inf
-    best = best_columns(others, n_classes)
+    is_other = np.ones((len(encoded), len(templates)), dtype=bool)
+    is_other[chosen, n_classes + np.arange(len(chosen))] = False
+    share = _share_of_noise(mixture, encoded, clustered, templates, is_other, rng)
+    clustered = {**clustered, "noise_variance": share * clustered["noise_variance"]}
+    evidence = exemplar_evidence(mixture, encoded, clustered, templates, rng)
+    best = best_columns(np.where(is_other, evidence, -np.inf), n_classes)
     sizes = np.bincount(evidence[:, best].argmax(axis=1), minlength=n_classes)
     found = {
         **clustered,
@@ -87,6 +93,38 @@ def exemplar_start(
         noise = clustered["noise_variance"]
         mean = np.repeat(noise.mean(axis=0, keepdims=True), len(chosen), axis=0)
         found["noise_variance"] = np.concatenate([noise, mean])[best]
+    return found
+
+
+def _share_of_noise(
+    mixture: Any,
+    encoded: Sequence[Mapping[str, np.ndarray]],
+    clustered: Mapping[str, np.ndarray],
+    templates: np.ndarray,
+    is_other: np.ndarray,
+    rng: np.random.Generator,
+) -> float:
+    """Return the share of k-means' noise under which the best templates explain most.
+
+    The noise of k-means has in it what warps explain. Under so much noise, something small that
+    tells two kinds apart, as a short oscillation, would not count.
+    """
+    n_classes = len(clustered["weights"])
+    some = rng.permutation(len(encoded))[:_FEW]
+    shares = _DIVISOR ** -np.arange(_MOST_DIVIDED + 1.0)
+    found, most = 1.0, -np.inf
+    for share in shares:
+        noise = {"noise_variance": share * clustered["noise_variance"]}
+        evidence = exemplar_evidence(
+            mixture, [encoded[i] for i in some], {**clustered, **noise}, templates, rng
+        )
+        evidence[~is_other[some]] = -np.inf
+        best = best_columns(evidence, n_classes)
+        # of the median no odd observation decides
+        explained = float(np.median(evidence[:, best].max(axis=1)))
+        if explained <= most:
+            break
+        found, most = float(share), explained
     return found
 
 

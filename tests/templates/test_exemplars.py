@@ -91,6 +91,31 @@ def test_curves_of_one_kind_are_found_whatever_their_clocks(curves, rng):
     assert rand["kmeans"] < 0.7
 
 
+def peaks_with_and_without_a_bump(n, rng):
+    """Return points, curves with a tall peak anywhere, and which have a small bump after it."""
+    u, kinds = np.linspace(0, 1, 50), np.arange(n) % 2
+    place = rng.uniform(0.25, 0.5, size=(n, 1))
+    found = 4.0 * np.exp(-(((u - place) / 0.06) ** 2))
+    found += 0.4 * kinds[:, None] * np.exp(-(((u - place - 0.3) / 0.05) ** 2))
+    return u, found + 0.05 * rng.normal(size=found.shape), kinds
+
+
+def test_small_differences_count_beside_what_warps_explain(rng, monkeypatch):
+    """Under the noise of k-means, which has in it how far peaks move, they do not."""
+    points, values, kinds = peaks_with_and_without_a_bump(60, rng)
+    priors = mcoem.TemplatePriors().with_deformation_variance(0.1, weight=200)
+    mixture = mcoem.TemplateMixture.for_curves(
+        points, 2, n_landmarks=40, scale=None, coefficients="real", priors=priors
+    )
+    rand = {}
+    for most in (exemplars._MOST_DIVIDED, 0):
+        monkeypatch.setattr(exemplars, "_MOST_DIVIDED", most)
+        theta = mixture.initialize(list(values), np.random.default_rng(1), "exemplars")
+        rand[most] = adjusted_rand_score(kinds, classes_of(mixture, theta, values))
+    assert rand[0] < 0.5
+    assert min(rand[most] for most in rand if most) > 0.85
+
+
 def test_the_evidence_is_that_of_a_class_alone(curves):
     """Compare with a mixture of one class whose template it is."""
     mixture, observations = make(curves), curves.curves.values[:4]
@@ -154,10 +179,14 @@ def test_noise_by_class_stays_with_its_template(curves):
     )
     mean = by_kmeans["noise_variance"].mean()
     assert np.ptp(by_kmeans["noise_variance"]) > 0
+    shares = []
     for template, noise in zip(found["templates"], found["noise_variance"], strict=True):
         same = (by_kmeans["templates"] == template).all(axis=1)
         expected = by_kmeans["noise_variance"][same].item() if same.any() else mean
-        assert noise == pytest.approx(expected)
+        shares.append(noise / expected)
+    # the same part of it, where a smaller noise explains more
+    np.testing.assert_allclose(shares, shares[0])
+    assert min(abs(shares[0] - 0.25**power) for power in range(7)) < 1e-12
 
 
 @pytest.mark.parametrize("what", ["weight_concentration", "template_mean"])
@@ -176,14 +205,19 @@ def test_of_many_observations_some_are_compared(curves, monkeypatch):
     monkeypatch.setattr(exemplars, "_MOST_COMPARED", 12)
     compared = []
 
-    def spied(mixture, encoded, *given):
-        compared.append(len(encoded))
-        return exemplar_evidence(mixture, encoded, *given)
+    def spied(mixture, encoded, parameters, *given):
+        compared.append((len(encoded), parameters["noise_variance"]))
+        return exemplar_evidence(mixture, encoded, parameters, *given)
 
     monkeypatch.setattr(exemplars, "exemplar_evidence", spied)
     mixture = make(curves)
     mixture.initialize(list(curves.curves.values), np.random.default_rng(1), "exemplars")
-    assert compared == [12]
+    assert {n for n, _ in compared} == {12}
+    # the noise falls by a factor until evidence falls, and the last but one is taken
+    *tried, (_, taken) = compared
+    assert [noise / tried[0][1] for _, noise in tried] == [0.25**k for k in range(len(tried))]
+    assert 2 <= len(tried) < 7
+    assert taken == tried[-2][1]
 
 
 def test_one_class_and_known_labels_start_by_k_means(curves):
