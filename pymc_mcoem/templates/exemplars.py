@@ -2,7 +2,7 @@
 
 k-means compares observations as they are: curves of one kind whose peaks come at different times
 are far apart. Here each of some observations, the exemplars, is made a template, and Laplace's
-evidence says how well its warps explain every other observation.
+evidence says how well its warps explain every other observation, and how large the noise is.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ _FOR_EACH, _MORE = 4, 6
 #: Most observations that are compared with every template, drawn from all of them.
 _MOST_COMPARED = 200
 
-#: Observations by which the noise is chosen, what it is divided by as long as evidence rises, and
-#: how often at most.
-_FEW, _DIVISOR, _MOST_DIVIDED = 30, 4.0, 6
+#: Observations by which the noise is chosen: so many, or so many for each class if that is more.
+_FEW, _FEW_FOR_EACH = 30, 3
+#: What the noise is divided by, at most so often, as long as observations gain more nats than that.
+_DIVISOR, _MOST_DIVIDED, _LEAST_GAIN = 4.0, 6, 1.0
+#: Share of the observations, those explained worst, that have no say in it.
+_ODD = 0.1
 
 
 def n_exemplars(n_classes: int, n_observations: int) -> int:
@@ -44,7 +47,8 @@ def exemplar_start(
 ) -> dict[str, np.ndarray]:
     """Return parameters whose templates are those that explain the observations best.
 
-    They are chosen among exemplars and the templates of a start by k-means.
+    They are chosen among exemplars and the templates of a start by k-means, under the share of that
+    start's noise under which observations are explained best.
 
     Parameters
     ----------
@@ -53,8 +57,9 @@ def exemplar_start(
     encoded : list of mapping
         The first observations.
     clustered : mapping of str to ndarray
-        Parameters found by k-means. They give all but templates, weights and noise. That is theirs
-        or a part of it, of classes that start from an exemplar the same part of the mean.
+        Parameters found by k-means. All but templates, weights and noise is taken from them. The
+        noise is theirs times a share, one for all classes. If classes differ in noise, one that
+        starts from an exemplar gets the mean over classes times that share.
     rng : numpy.random.Generator
 
     Returns
@@ -106,25 +111,32 @@ def _share_of_noise(
 ) -> float:
     """Return the share of k-means' noise under which the best templates explain most.
 
-    The noise of k-means has in it what warps explain. Under so much noise, something small that
-    tells two kinds apart, as a short oscillation, would not count.
+    k-means' noise includes what warps explain. Under so much noise, something small that tells two
+    kinds apart, as a short oscillation, would not count. The share is one for all channels.
     """
     n_classes = len(clustered["weights"])
-    some = rng.permutation(len(encoded))[:_FEW]
-    shares = _DIVISOR ** -np.arange(_MOST_DIVIDED + 1.0)
+    n_few = max(_FEW, _FEW_FOR_EACH * n_classes)
+    some = rng.permutation(len(encoded))[:n_few]
+    # all noises are tried from the same starts of searches
+    seed = int(rng.integers(2**32))
     found, most = 1.0, -np.inf
-    for share in shares:
-        noise = {"noise_variance": share * clustered["noise_variance"]}
+    for power in range(_MOST_DIVIDED + 1):
+        share = _DIVISOR**-power
         evidence = exemplar_evidence(
-            mixture, [encoded[i] for i in some], {**clustered, **noise}, templates, rng
+            mixture,
+            [encoded[i] for i in some],
+            {**clustered, "noise_variance": share * clustered["noise_variance"]},
+            templates,
+            np.random.default_rng(seed),
         )
         evidence[~is_other[some]] = -np.inf
-        best = best_columns(evidence, n_classes)
-        # of the median no odd observation decides
-        explained = float(np.median(evidence[:, best].max(axis=1)))
-        if explained <= most:
+        explained = np.sort(evidence[:, best_columns(evidence, n_classes)].max(axis=1))
+        # a few odd observations have no say, but a kind that is noisier than others has
+        explained = explained[int(_ODD * explained.size) :]
+        mean = float(explained.mean())
+        if not mean > most + _LEAST_GAIN:
             break
-        found, most = float(share), explained
+        found, most = share, mean
     return found
 
 

@@ -107,13 +107,15 @@ def test_small_differences_count_beside_what_warps_explain(rng, monkeypatch):
     mixture = mcoem.TemplateMixture.for_curves(
         points, 2, n_landmarks=40, scale=None, coefficients="real", priors=priors
     )
-    rand = {}
-    for most in (exemplars._MOST_DIVIDED, 0):
-        monkeypatch.setattr(exemplars, "_MOST_DIVIDED", most)
+
+    def rand():
         theta = mixture.initialize(list(values), np.random.default_rng(1), "exemplars")
-        rand[most] = adjusted_rand_score(kinds, classes_of(mixture, theta, values))
-    assert rand[0] < 0.5
-    assert min(rand[most] for most in rand if most) > 0.85
+        return adjusted_rand_score(kinds, classes_of(mixture, theta, values))
+
+    found = rand()
+    monkeypatch.setattr(exemplars, "_MOST_DIVIDED", 0)
+    assert rand() < 0.5
+    assert found > 0.85
 
 
 def test_the_evidence_is_that_of_a_class_alone(curves):
@@ -186,7 +188,7 @@ def test_noise_by_class_stays_with_its_template(curves):
         shares.append(noise / expected)
     # the same part of it, where a smaller noise explains more
     np.testing.assert_allclose(shares, shares[0])
-    assert min(abs(shares[0] - 0.25**power) for power in range(7)) < 1e-12
+    assert shares[0] == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("what", ["weight_concentration", "template_mean"])
@@ -203,21 +205,51 @@ def test_priors_of_each_class_are_shared_among_exemplars(curves, what):
 
 def test_of_many_observations_some_are_compared(curves, monkeypatch):
     monkeypatch.setattr(exemplars, "_MOST_COMPARED", 12)
+    monkeypatch.setattr(exemplars, "_FEW", 10)
     compared = []
 
-    def spied(mixture, encoded, parameters, *given):
-        compared.append((len(encoded), parameters["noise_variance"]))
-        return exemplar_evidence(mixture, encoded, parameters, *given)
+    def spied(mixture, encoded, *given):
+        compared.append(len(encoded))
+        return exemplar_evidence(mixture, encoded, *given)
 
     monkeypatch.setattr(exemplars, "exemplar_evidence", spied)
     mixture = make(curves)
     mixture.initialize(list(curves.curves.values), np.random.default_rng(1), "exemplars")
-    assert {n for n, _ in compared} == {12}
-    # the noise falls by a factor until evidence falls, and the last but one is taken
-    *tried, (_, taken) = compared
-    assert [noise / tried[0][1] for _, noise in tried] == [0.25**k for k in range(len(tried))]
-    assert 2 <= len(tried) < 7
-    assert taken == tried[-2][1]
+    assert compared[-1] == 12
+    assert set(compared[:-1]) == {10}
+
+
+def gaussian_evidence(squares, n_points=50):
+    """Return evidence of observations with these mean squares under two templates alike."""
+
+    def evidence(mixture, encoded, parameters, *given):
+        variance = float(parameters["noise_variance"])
+        own = -0.5 * n_points * (np.array(encoded) / variance + np.log(variance))
+        return np.stack([own, own], axis=1)
+
+    return evidence
+
+
+@pytest.mark.parametrize(
+    ("squares", "expected"),
+    [
+        (np.full(60, 1.0), 1.0),
+        (np.full(60, 0.25**3), 0.25**3),
+        (np.full(60, 1e-9), 0.25**6),  # as often as it is tried
+        (np.where(np.arange(60) % 20 == 0, 1e9, 0.25**3), 0.25**3),  # odd ones
+        (np.where(np.arange(60) % 3 == 0, 0.25, 0.25**5), 0.25**2),  # a kind with more noise
+        (np.full(60, np.inf), 1.0),  # nothing is explained
+        (np.full(1, 0.25**3), 0.25**3),
+    ],
+    ids=["large", "small", "tiny", "odd", "of a kind", "none", "one"],
+)
+def test_the_noise_is_the_share_that_explains_most(squares, expected, rng, monkeypatch):
+    monkeypatch.setattr(exemplars, "exemplar_evidence", gaussian_evidence(squares))
+    clustered = {"weights": np.full(2, 0.5), "noise_variance": np.array(1.0)}
+    found = exemplars._share_of_noise(
+        None, squares, clustered, np.zeros((2, 3)), np.ones((len(squares), 2), dtype=bool), rng
+    )
+    assert found == expected
 
 
 def test_one_class_and_known_labels_start_by_k_means(curves):
