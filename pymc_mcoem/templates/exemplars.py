@@ -2,7 +2,7 @@
 
 k-means compares observations as they are: curves of one kind whose peaks come at different times
 are far apart. Here each of some observations, the exemplars, is made a template, and Laplace's
-evidence says how well its warps explain every other observation, and how large the noise is.
+evidence says how well its warps explain every other observation.
 """
 
 from __future__ import annotations
@@ -26,13 +26,6 @@ _FOR_EACH, _MORE = 4, 6
 #: Most observations that are compared with every template, drawn from all of them.
 _MOST_COMPARED = 200
 
-#: Observations by which the noise is chosen: so many, or so many for each class if that is more.
-_FEW, _FEW_FOR_EACH = 30, 3
-#: What the noise is divided by, at most so often, as long as observations gain more nats than that.
-_DIVISOR, _MOST_DIVIDED, _LEAST_GAIN = 4.0, 6, 1.0
-#: Share of the observations, those explained worst, that have no say in it.
-_ODD = 0.1
-
 
 def n_exemplars(n_classes: int, n_observations: int) -> int:
     """Return how many of the observations are made templates."""
@@ -47,8 +40,7 @@ def exemplar_start(
 ) -> dict[str, np.ndarray]:
     """Return parameters whose templates are those that explain the observations best.
 
-    They are chosen among exemplars and the templates of a start by k-means, under the share of that
-    start's noise under which observations are explained best.
+    They are chosen among exemplars and the templates of a start by k-means.
 
     Parameters
     ----------
@@ -57,9 +49,8 @@ def exemplar_start(
     encoded : list of mapping
         The first observations.
     clustered : mapping of str to ndarray
-        Parameters found by k-means. All but templates, weights and noise is taken from them. The
-        noise is theirs times a share, one for all classes. If classes differ in noise, one that
-        starts from an exemplar gets the mean over classes times that share.
+        Parameters found by k-means. They give all but templates, weights, and the noise of classes
+        that start from an exemplar, if it differs between classes: that is the mean.
     rng : numpy.random.Generator
 
     Returns
@@ -81,13 +72,11 @@ def exemplar_start(
         points = np.stack([encoded[i]["own_points"] for i in chosen])
     own = own_templates(many.settings, many.priors, many.gram, *rows, points)
     templates = np.concatenate([clustered["templates"], own])
-    # of itself an exemplar knows the noise too
-    is_other = np.ones((len(encoded), len(templates)), dtype=bool)
-    is_other[chosen, n_classes + np.arange(len(chosen))] = False
-    share = _share_of_noise(mixture, encoded, clustered, templates, is_other, rng)
-    clustered = {**clustered, "noise_variance": share * clustered["noise_variance"]}
     evidence = exemplar_evidence(mixture, encoded, clustered, templates, rng)
-    best = best_columns(np.where(is_other, evidence, -np.inf), n_classes)
+    # of itself an exemplar knows the noise too
+    others = evidence.copy()
+    others[chosen, n_classes + np.arange(len(chosen))] = -np.inf
+    best = best_columns(others, n_classes)
     sizes = np.bincount(evidence[:, best].argmax(axis=1), minlength=n_classes)
     found = {
         **clustered,
@@ -98,45 +87,6 @@ def exemplar_start(
         noise = clustered["noise_variance"]
         mean = np.repeat(noise.mean(axis=0, keepdims=True), len(chosen), axis=0)
         found["noise_variance"] = np.concatenate([noise, mean])[best]
-    return found
-
-
-def _share_of_noise(
-    mixture: Any,
-    encoded: Sequence[Mapping[str, np.ndarray]],
-    clustered: Mapping[str, np.ndarray],
-    templates: np.ndarray,
-    is_other: np.ndarray,
-    rng: np.random.Generator,
-) -> float:
-    """Return the share of k-means' noise under which the best templates explain most.
-
-    k-means' noise includes what warps explain. Under so much noise, something small that tells two
-    kinds apart, as a short oscillation, would not count. The share is one for all channels.
-    """
-    n_classes = len(clustered["weights"])
-    n_few = max(_FEW, _FEW_FOR_EACH * n_classes)
-    some = rng.permutation(len(encoded))[:n_few]
-    # all noises are tried from the same starts of searches
-    seed = int(rng.integers(2**32))
-    found, most = 1.0, -np.inf
-    for power in range(_MOST_DIVIDED + 1):
-        share = _DIVISOR**-power
-        evidence = exemplar_evidence(
-            mixture,
-            [encoded[i] for i in some],
-            {**clustered, "noise_variance": share * clustered["noise_variance"]},
-            templates,
-            np.random.default_rng(seed),
-        )
-        evidence[~is_other[some]] = -np.inf
-        explained = np.sort(evidence[:, best_columns(evidence, n_classes)].max(axis=1))
-        # a few odd observations have no say, but a kind that is noisier than others has
-        explained = explained[int(_ODD * explained.size) :]
-        mean = float(explained.mean())
-        if not mean > most + _LEAST_GAIN:
-            break
-        found, most = share, mean
     return found
 
 

@@ -373,11 +373,8 @@ class TemplateFamily(TemplateObservations, Family):
             coefficients are not negative), equal weights, noise as large as the observations'
             variance. ``"exemplars"``: templates are chosen among those of k-means and 4 C + 6
             single observations, so that their warps explain all others best by Laplace's evidence.
-            k-means' noise includes what warps explain, so it is divided by four as long as thirty
-            of the observations are explained better under less. It takes a mode search for each
-            template and each of at most 200 observations, and for each noise that is tried one for
-            each template and each of those thirty: half a minute for fifty curves or small images.
-            Where labels are known it is ``"kmeans"``.
+            It takes a mode search for each template and observation, of at most 200 observations:
+            seconds for fifty curves or small images. Where labels are known it is ``"kmeans"``.
             In all cases the deformation's variance starts at the mode of its prior (0.01 if it
             has none) times the base covariance, and rigid variances at theirs.
 
