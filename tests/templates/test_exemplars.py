@@ -91,6 +91,33 @@ def test_curves_of_one_kind_are_found_whatever_their_clocks(curves, rng):
     assert rand["kmeans"] < 0.7
 
 
+def peaks_with_and_without_a_bump(n, rng):
+    """Return points, curves with a tall peak anywhere, and which have a small bump after it."""
+    u, kinds = np.linspace(0, 1, 50), np.arange(n) % 2
+    place = rng.uniform(0.25, 0.5, size=(n, 1))
+    found = 4.0 * np.exp(-(((u - place) / 0.06) ** 2))
+    found += 0.4 * kinds[:, None] * np.exp(-(((u - place - 0.3) / 0.05) ** 2))
+    return u, found + 0.05 * rng.normal(size=found.shape), kinds
+
+
+def test_small_differences_count_beside_what_warps_explain(rng, monkeypatch):
+    """Under the noise of k-means, which has in it how far peaks move, they do not."""
+    points, values, kinds = peaks_with_and_without_a_bump(60, rng)
+    priors = mcoem.TemplatePriors().with_deformation_variance(0.1, weight=200)
+    mixture = mcoem.TemplateMixture.for_curves(
+        points, 2, n_landmarks=40, scale=None, coefficients="real", priors=priors
+    )
+
+    def rand():
+        theta = mixture.initialize(list(values), np.random.default_rng(1), "exemplars")
+        return adjusted_rand_score(kinds, classes_of(mixture, theta, values))
+
+    found = rand()
+    monkeypatch.setattr(exemplars, "_MOST_DIVIDED", 0)
+    assert rand() < 0.5
+    assert found > 0.85
+
+
 def test_the_evidence_is_that_of_a_class_alone(curves):
     """Compare with a mixture of one class whose template it is."""
     mixture, observations = make(curves), curves.curves.values[:4]
@@ -174,6 +201,7 @@ def test_priors_of_each_class_are_shared_among_exemplars(curves, what):
 
 def test_of_many_observations_some_are_compared(curves, monkeypatch):
     monkeypatch.setattr(exemplars, "_MOST_COMPARED", 12)
+    monkeypatch.setattr(exemplars, "_FEW", 10)
     compared = []
 
     def spied(mixture, encoded, *given):
@@ -183,7 +211,50 @@ def test_of_many_observations_some_are_compared(curves, monkeypatch):
     monkeypatch.setattr(exemplars, "exemplar_evidence", spied)
     mixture = make(curves)
     mixture.initialize(list(curves.curves.values), np.random.default_rng(1), "exemplars")
-    assert compared == [12]
+    assert compared == [12, 10]  # the noise is not divided
+
+
+def gaussian_evidence(squares, n_points=50):
+    """Return evidence of observations with these mean squares under two templates alike."""
+
+    def evidence(mixture, encoded, parameters, *given):
+        variance = float(parameters["noise_variance"])
+        own = np.array([squares[data["place"]] for data in encoded])
+        own = -0.5 * n_points * (own / variance + np.log(variance))
+        return np.stack([own, own], axis=1)
+
+    return evidence
+
+
+@pytest.mark.parametrize(
+    ("squares", "expected"),
+    [
+        (np.full(60, 1.0), 1.0),
+        (np.full(60, 0.24), 1.0),  # a fourth would explain more, but too little
+        (np.full(60, 0.22), 0.25),
+        (np.full(60, 0.22 / 16), 0.25**3),
+        (np.full(60, 1e-9), 0.25**6),  # as often as it is tried
+        (np.where(np.arange(60) % 20 == 0, 1e9, 0.22 / 16), 0.25**3),  # odd ones
+        (np.where(np.arange(60) % 3 == 0, 0.5, 0.25**5), 0.25),  # a kind with more noise
+        (np.full(60, np.inf), 1.0),  # nothing is explained
+        (np.full(1, 0.22 / 16), 0.25**3),
+    ],
+    ids=["right", "near", "small", "smaller", "tiny", "odd", "of a kind", "none", "one"],
+)
+def test_the_noise_is_divided_while_much_is_gained(squares, expected, rng, monkeypatch):
+    monkeypatch.setattr(exemplars, "exemplar_evidence", gaussian_evidence(squares))
+    clustered = {"weights": np.full(2, 0.5), "noise_variance": np.array(1.0)}
+    encoded = [{"observed_mask": np.ones(50), "place": i} for i in range(len(squares))]
+    found = exemplars._share_of_noise(
+        None,
+        encoded,
+        clustered,
+        np.zeros((2, 3)),
+        gaussian_evidence(squares)(None, encoded, clustered),
+        np.ones((len(squares), 2), dtype=bool),
+        rng,
+    )
+    assert found == expected
 
 
 def test_one_class_and_known_labels_start_by_k_means(curves):
