@@ -30,9 +30,9 @@ _MOST_COMPARED = 200
 #: Observations by which the noise is judged: so many, or so many for each class if that is more.
 _FEW, _FEW_FOR_EACH = 30, 3
 
-#: The noise is divided by this, at most so often, as long as each value gains half of what it would
-#: without residuals: until it is less than 4.3 times their mean square.
-_DIVISOR, _MOST_DIVIDED = 4.0, 6
+#: The noise is divided by this as long as values gain, on average, half of the ½ ln 4 nats that
+#: they would without residuals.
+_DIVISOR = 4.0
 _LEAST_GAIN = 0.5 * np.log(_DIVISOR) / 2
 
 #: Share of the observations, those explained worst, that have no say in it.
@@ -62,8 +62,9 @@ def exemplar_start(
     encoded : list of mapping
         The first observations.
     clustered : mapping of str to ndarray
-        Parameters found by k-means. They give all but templates, weights and noise. A class that
-        starts from an exemplar has the mean noise of classes, if it differs between them.
+        Parameters found by k-means: some of the templates to choose from, the noise to divide, and
+        what else is not chosen. If noise differs between classes, one that starts from an exemplar
+        gets the mean. Where the noise is divided, no class has more than the divided mean.
     rng : numpy.random.Generator
 
     Returns
@@ -91,7 +92,7 @@ def exemplar_start(
     evidence = exemplar_evidence(mixture, encoded, clustered, templates, rng)
     share = _share_of_noise(mixture, encoded, clustered, templates, evidence, is_other, rng)
     if share < 1.0:
-        clustered = {**clustered, "noise_variance": share * clustered["noise_variance"]}
+        clustered = {**clustered, "noise_variance": _divided(mixture, clustered, share)}
         evidence = exemplar_evidence(mixture, encoded, clustered, templates, rng)
     best = best_columns(np.where(is_other, evidence, -np.inf), n_classes)
     sizes = np.bincount(evidence[:, best].argmax(axis=1), minlength=n_classes)
@@ -116,32 +117,48 @@ def _share_of_noise(
     is_other: np.ndarray,
     rng: np.random.Generator,
 ) -> float:
-    """Return the share of k-means' noise to begin with.
+    """Return 1, 1/4, 1/16 and so on: the share of k-means' noise to begin with.
 
     k-means' noise includes what warps explain. Where that is most of it, something short that tells
-    two kinds apart does not count. The share, 1, 1/4, 1/16 and so on, is one for all classes and
-    channels.
+    two kinds apart does not count. The share is the same for all classes and channels, and leaves
+    no noise below the mode of its prior.
     """
     n_classes = len(clustered["weights"])
-    n_some = max(_FEW, _FEW_FOR_EACH * n_classes)
-    some = np.unique(np.linspace(0, len(encoded) - 1, n_some).round().astype(int))
+    # the same for every seed, so that what is drawn next does not depend on this
+    order = np.random.default_rng(0).permutation(len(encoded))
+    some = order[: max(_FEW, _FEW_FOR_EACH * n_classes)]
     judged = [encoded[place] for place in some]
-    n_values = np.mean([np.sum(data["observed_mask"]) for data in judged])
+    n_values = np.array([np.sum(data["observed_mask"]) for data in judged])
 
     def explained(evidence: np.ndarray) -> float:
         """Return the mean evidence of a value under the best templates."""
         others = np.where(is_other[some], evidence, -np.inf)
-        each = np.sort(others[:, best_columns(others, n_classes)].max(axis=1))
-        return float(np.mean(each[int(_ODD * len(each)) :]) / n_values)
+        each = others[:, best_columns(others, n_classes)].max(axis=1)
+        kept = np.argsort(each / n_values)[int(_ODD * len(each)) :]
+        return float(each[kept].sum() / n_values[kept].sum())
 
     share, most = 1.0, explained(evidence[some])
-    for _ in range(_MOST_DIVIDED):
-        less = {**clustered, "noise_variance": share / _DIVISOR * clustered["noise_variance"]}
-        now = explained(exemplar_evidence(mixture, judged, less, templates, rng))
+    while np.isfinite(most):
+        less = _divided(mixture, clustered, share / _DIVISOR)
+        if np.max(less / mixture.priors.noise_variance) < 1.0:
+            break
+        tried = {**clustered, "noise_variance": less}
+        now = explained(exemplar_evidence(mixture, judged, tried, templates, rng))
         if not now > most + _LEAST_GAIN:
             break
         share, most = share / _DIVISOR, now
     return share
+
+
+def _divided(mixture: Any, clustered: Mapping[str, np.ndarray], share: float) -> np.ndarray:
+    """Return a share of the noise, of the mean noise if it differs between classes.
+
+    A class whose noise is less than that keeps it.
+    """
+    noise = clustered["noise_variance"]
+    most = noise.mean(axis=0, keepdims=True) if mixture.settings.noise == "class" else noise
+    less: np.ndarray = np.minimum(noise, share * most)
+    return less
 
 
 def _with_classes(mixture: Any, n: int) -> Any:

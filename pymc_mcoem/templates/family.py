@@ -375,8 +375,9 @@ class TemplateFamily(TemplateObservations, Family):
             single observations, so that their warps explain all others best by Laplace's evidence.
             Where they do so far better under a fourth, a sixteenth, … of k-means' noise, the run
             begins with that. It takes a mode search for each template and observation, of at most
-            200 observations, and thirty more for each template and each noise that is tried:
-            seconds for fifty curves or small images. Where labels are known it is ``"kmeans"``.
+            200 observations, and some more to look at the noise: seconds for fifty curves or small
+            images, half a minute where the noise is divided. Where labels are known it is
+            ``"kmeans"``.
             In all cases the deformation's variance starts at the mode of its prior (0.01 if it
             has none) times the base covariance, and rigid variances at theirs.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,22 +101,78 @@ def peaks_with_and_without_a_bump(n, rng):
     return u, found + 0.05 * rng.normal(size=found.shape), kinds
 
 
-def test_small_differences_count_beside_what_warps_explain(rng, monkeypatch):
-    """Under the noise of k-means, which has in it how far peaks move, they do not."""
-    points, values, kinds = peaks_with_and_without_a_bump(60, rng)
+@pytest.fixture(scope="module")
+def peaks():
+    """How to make a mixture, curves of two kinds with tall peaks anywhere, and their kinds."""
+    points, values, kinds = peaks_with_and_without_a_bump(40, np.random.default_rng(5))
     priors = mcoem.TemplatePriors().with_deformation_variance(0.1, weight=200)
-    mixture = mcoem.TemplateMixture.for_curves(
-        points, 2, n_landmarks=40, scale=None, coefficients="real", priors=priors
-    )
 
-    def rand():
+    def make(**options):
+        return mcoem.TemplateMixture.for_curves(
+            points, 2, n_landmarks=30, scale=None, coefficients="real", priors=priors, **options
+        )
+
+    return make, values, kinds
+
+
+def test_small_differences_count_beside_what_warps_explain(peaks, monkeypatch):
+    """Under the noise of k-means, which has in it how far peaks move, they do not."""
+    make, values, kinds = peaks
+    mixture = make()
+    by_kmeans = mixture.initialize(list(values), np.random.default_rng(1), "kmeans")
+    noises = []
+
+    def spied(mixture, encoded, parameters, *given):
+        noises.append(float(parameters["noise_variance"]))
+        return exemplar_evidence(mixture, encoded, parameters, *given)
+
+    monkeypatch.setattr(exemplars, "exemplar_evidence", spied)
+
+    def start():
         theta = mixture.initialize(list(values), np.random.default_rng(1), "exemplars")
-        return adjusted_rand_score(kinds, classes_of(mixture, theta, values))
+        return theta["noise_variance"], adjusted_rand_score(
+            kinds, classes_of(mixture, theta, values)
+        )
 
-    found = rand()
-    monkeypatch.setattr(exemplars, "_MOST_DIVIDED", 0)
-    assert rand() < 0.5
-    assert found > 0.85
+    noise, rand = start()
+    assert rand > 0.85
+    assert noise in by_kmeans["noise_variance"] * 0.25 ** np.arange(1, 9)
+    assert noises[-1] == noise  # templates are chosen under it
+    monkeypatch.setattr(exemplars, "_LEAST_GAIN", np.inf)
+    noise, rand = start()
+    assert rand < 0.5
+    assert noise == by_kmeans["noise_variance"]
+
+
+def test_noise_by_class_is_divided_where_it_is_more_than_the_mean_then(peaks):
+    """Divide the noise of moving peaks beside curves whose noise k-means finds."""
+    make, values, _ = peaks
+    quiet = 8.0 + 0.1 * np.random.default_rng(6).normal(size=values.shape)
+    mixture, observations = make(noise="class"), [*values, *quiet]
+    by_kmeans, found = (
+        mixture.initialize(observations, np.random.default_rng(1), start)["noise_variance"]
+        for start in ("kmeans", "exemplars")
+    )
+    assert by_kmeans.max() > 10 * by_kmeans.min()
+    share = 0.25 ** round(np.log(found.max() / by_kmeans.mean()) / np.log(0.25))
+    assert share < 0.1
+    expected = np.minimum(by_kmeans, share * by_kmeans.mean())
+    for noise in found:  # the mean is that of exemplars
+        assert np.isclose(noise, [*expected, expected.mean()]).any()
+
+
+def test_nothing_that_is_drawn_later_depends_on_it(curves, monkeypatch):
+    mixture, observations = make(curves), list(curves.curves.values)
+    found = []
+    for gain in (exemplars._LEAST_GAIN, np.inf):
+        monkeypatch.setattr(exemplars, "_LEAST_GAIN", gain)
+        rng = np.random.default_rng(1)
+        theta = mixture.initialize(observations, rng, "exemplars")
+        found.append((theta, rng.random()))
+    (theta, drawn), (expected, expected_draw) = found
+    assert drawn == expected_draw
+    for name, value in expected.items():
+        np.testing.assert_array_equal(theta[name], value)
 
 
 def test_the_evidence_is_that_of_a_class_alone(curves):
@@ -214,16 +271,41 @@ def test_of_many_observations_some_are_compared(curves, monkeypatch):
     assert compared == [12, 10]  # the noise is not divided
 
 
-def gaussian_evidence(squares, n_points=50):
-    """Return evidence of observations with these mean squares under two templates alike."""
+def share_of_noise(squares, monkeypatch, sizes=None, prior=1e-9, **more):
+    """Return the share for observations with these mean squares under each of three templates.
+
+    Of the first two one is right for each observation. The third is right for all, and no other
+    observation than they.
+    """
+    squares = np.asarray(squares)
+    sizes = np.full(len(squares), 50) if sizes is None else np.asarray(sizes)
+    templates = np.arange(len(squares)) % 2
 
     def evidence(mixture, encoded, parameters, *given):
-        variance = float(parameters["noise_variance"])
-        own = np.array([squares[data["place"]] for data in encoded])
-        own = -0.5 * n_points * (own / variance + np.log(variance))
-        return np.stack([own, own], axis=1)
+        noise = float(parameters["noise_variance"])
+        places = [data["place"] for data in encoded]
+        own = squares[places, None] + 1e6 * (templates[places, None] != np.arange(2))
+        own = np.column_stack([own, np.zeros(len(places))])
+        return -0.5 * sizes[places, None] * (own / noise + np.log(noise * unit))
 
-    return evidence
+    unit = more.pop("unit", 1.0)
+    monkeypatch.setattr(exemplars, "exemplar_evidence", evidence)
+    mixture = SimpleNamespace(
+        settings=SimpleNamespace(noise="shared"), priors=SimpleNamespace(noise_variance=prior)
+    )
+    clustered = {"weights": np.full(2, 0.5), "noise_variance": np.array(1.0)}
+    encoded = [{"observed_mask": np.arange(60) < size, "place": i} for i, size in enumerate(sizes)]
+    is_other = np.ones((len(squares), 3), dtype=bool)
+    is_other[:, 2] = False
+    return exemplars._share_of_noise(
+        mixture,
+        encoded,
+        clustered,
+        np.zeros((3, 3)),
+        evidence(None, encoded, clustered),
+        is_other,
+        np.random.default_rng(1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,28 +315,36 @@ def gaussian_evidence(squares, n_points=50):
         (np.full(60, 0.24), 1.0),  # a fourth would explain more, but too little
         (np.full(60, 0.22), 0.25),
         (np.full(60, 0.22 / 16), 0.25**3),
-        (np.full(60, 1e-9), 0.25**6),  # as often as it is tried
         (np.where(np.arange(60) % 20 == 0, 1e9, 0.22 / 16), 0.25**3),  # odd ones
         (np.where(np.arange(60) % 3 == 0, 0.5, 0.25**5), 0.25),  # a kind with more noise
         (np.full(60, np.inf), 1.0),  # nothing is explained
         (np.full(1, 0.22 / 16), 0.25**3),
     ],
-    ids=["right", "near", "small", "smaller", "tiny", "odd", "of a kind", "none", "one"],
+    ids=["right", "near", "small", "smaller", "odd", "of a kind", "none", "one"],
 )
-def test_the_noise_is_divided_while_much_is_gained(squares, expected, rng, monkeypatch):
-    monkeypatch.setattr(exemplars, "exemplar_evidence", gaussian_evidence(squares))
-    clustered = {"weights": np.full(2, 0.5), "noise_variance": np.array(1.0)}
-    encoded = [{"observed_mask": np.ones(50), "place": i} for i in range(len(squares))]
-    found = exemplars._share_of_noise(
-        None,
-        encoded,
-        clustered,
-        np.zeros((2, 3)),
-        gaussian_evidence(squares)(None, encoded, clustered),
-        np.ones((len(squares), 2), dtype=bool),
-        rng,
-    )
-    assert found == expected
+def test_the_noise_is_divided_while_much_is_gained(squares, expected, monkeypatch):
+    assert share_of_noise(squares, monkeypatch) == expected
+
+
+@pytest.mark.parametrize("prior", [0.2, 0.03, np.array([0.5, 0.03])], ids=str)
+def test_the_noise_is_not_divided_below_the_mode_of_its_prior(prior, monkeypatch):
+    expected = {0.2: 0.25, 0.03: 0.25**2}[float(np.min(prior))]
+    assert share_of_noise(np.full(60, 0.0), monkeypatch, prior=prior) == expected
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_the_unit_does_not_matter_where_numbers_of_values_differ(unit, monkeypatch):
+    """Let a tenth have more values, and one value of the others be as well explained."""
+    sizes = np.where(np.arange(60) % 10 == 0, 55, 8)
+    squares = np.where(sizes == 55, 0.5, 0.2)
+    expected = {"share": share_of_noise(squares, monkeypatch, sizes=sizes)}
+    assert share_of_noise(squares, monkeypatch, sizes=sizes, unit=unit) == expected["share"]
+
+
+@pytest.mark.parametrize("n", [59, 60, 61, 88])
+def test_every_kind_has_a_say_whatever_their_order(n, monkeypatch):
+    """Let every second observation be of a kind with more noise."""
+    assert share_of_noise(np.where(np.arange(n) % 2, 1.0, 1e-4), monkeypatch) == 1.0
 
 
 def test_one_class_and_known_labels_start_by_k_means(curves):
