@@ -14,10 +14,10 @@ all of the last pass. Evidence says which run is best.
     python benchmarks/published_curves.py --data GunPoint ArrowHead
     python benchmarks/published_curves.py --data GunPoint --rivals
 
-Rivals are aeon's k-means, also with dynamic time warping and with barycenters (DBA), k-shape and
-k-SC, all from the same curves as first centers, the best of ten starts by their own criterion. aeon
-needs older packages than this one: install it, tslearn, rich and xarray in an environment of their
-own.
+Rivals are aeon's k-means (version 1.6), also with dynamic time warping and with barycenters (DBA),
+k-shape and k-SC, all from the same curves as first centers, the best of ten starts by their own
+criterion. aeon needs older packages than this one: install it, tslearn, rich and xarray in an
+environment of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from timing import begin, console
 
 #: Most points of a curve, and kernels of a template.
 N_POINTS, N_KERNELS = 100, 70
-#: Kernels of the clock, of twenty, that starts of searches make faster or slower, and how much.
+#: Kernels of the clock, of twenty, whose log-speed differs between starts of searches, and by what.
 FIRST, PACES = 8, (0.0, 0.25, -0.25, 0.5, -0.5, 0.75, -0.75, 0.125, -0.125)
 #: Of curves with more points for each that is kept, means are taken.
 MOST_LEFT_OUT = 10
@@ -174,7 +174,7 @@ def main() -> None:
         __doc__,
         seeds=10,
         first_seed=1,
-        starts=(9, "warps that searches start from, up to 9"),
+        starts={"type": int, "choices": range(1, 10), "default": 9},
         noise={"nargs": "+", "choices": ["shared", "class"], "default": ["shared", "class"]},
         folder=({"type": Path, "default": Path("aeon/datasets/data")}, "aeon's data"),
         rivals=(False, "other methods alone"),

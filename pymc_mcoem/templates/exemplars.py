@@ -120,8 +120,8 @@ def _share_of_noise(
     """Return 1, 1/4, 1/16 and so on: the share of k-means' noise to begin with.
 
     k-means' noise includes what warps explain. Where that is most of it, something short that tells
-    two kinds apart does not count. The share is the same for all classes and channels, and leaves
-    no noise below the mode of its prior.
+    two kinds apart does not count. The share is the same for all classes and channels, and not so
+    small that all noise is below the mode of its prior.
     """
     n_classes = len(clustered["weights"])
     # the same for every seed, so that what is drawn next does not depend on this
@@ -130,12 +130,12 @@ def _share_of_noise(
     judged = [encoded[place] for place in some]
     n_values = np.array([np.sum(data["observed_mask"]) for data in judged])
 
-    def explained(evidence: np.ndarray) -> float:
+    def explained(found: np.ndarray) -> float:
         """Return the mean evidence of a value under the best templates."""
-        others = np.where(is_other[some], evidence, -np.inf)
+        others = np.where(is_other[some], found, -np.inf)
         each = others[:, best_columns(others, n_classes)].max(axis=1)
-        kept = np.argsort(each / n_values)[int(_ODD * len(each)) :]
-        return float(each[kept].sum() / n_values[kept].sum())
+        counted = np.argsort(each / n_values)[int(_ODD * len(each)) :]
+        return float(each[counted].sum() / n_values[counted].sum())
 
     share, most = 1.0, explained(evidence[some])
     while np.isfinite(most):
