@@ -161,18 +161,18 @@ def test_noise_by_class_is_divided_where_it_is_more_than_the_mean_then(peaks):
         assert np.isclose(noise, [*expected, expected.mean()]).any()
 
 
-def test_nothing_that_is_drawn_later_depends_on_it(curves, monkeypatch):
+def test_where_the_noise_is_not_divided_nothing_else_changes(curves, monkeypatch):
+    """Not even what is drawn afterwards."""
     mixture, observations = make(curves), list(curves.curves.values)
-    found = []
-    for gain in (exemplars._LEAST_GAIN, np.inf):
-        monkeypatch.setattr(exemplars, "_LEAST_GAIN", gain)
+
+    def start():
         rng = np.random.default_rng(1)
-        theta = mixture.initialize(observations, rng, "exemplars")
-        found.append((theta, rng.random()))
-    (theta, drawn), (expected, expected_draw) = found
-    assert drawn == expected_draw
-    for name, value in expected.items():
-        np.testing.assert_array_equal(theta[name], value)
+        return mixture.initialize(observations, rng, "exemplars") | {"drawn": rng.random()}
+
+    found = start()
+    monkeypatch.setattr(exemplars, "_share_of_noise", lambda *given: 1.0)
+    for name, value in start().items():
+        np.testing.assert_array_equal(found[name], value)
 
 
 def test_the_evidence_is_that_of_a_class_alone(curves):
@@ -271,37 +271,36 @@ def test_of_many_observations_some_are_compared(curves, monkeypatch):
     assert compared == [12, 10]  # the noise is not divided
 
 
-def share_of_noise(squares, monkeypatch, sizes=None, prior=1e-9, **more):
-    """Return the share for observations with these mean squares under each of three templates.
+def share_of_noise(squares, monkeypatch, sizes=None, prior=1e-9, unit=1.0, n_kinds=2):
+    """Return the share for two classes and observations with these mean squares.
 
-    Of the first two one is right for each observation. The third is right for all, and no other
-    observation than they.
+    There is a template for each kind, which is right for every second observation, or every third.
+    The last template is that observation itself, and explains it without an error.
     """
     squares = np.asarray(squares)
     sizes = np.full(len(squares), 50) if sizes is None else np.asarray(sizes)
-    templates = np.arange(len(squares)) % 2
+    kinds = np.arange(len(squares)) % n_kinds
 
     def evidence(mixture, encoded, parameters, *given):
         noise = float(parameters["noise_variance"])
         places = [data["place"] for data in encoded]
-        own = squares[places, None] + 1e6 * (templates[places, None] != np.arange(2))
+        own = squares[places, None] + 1e6 * (kinds[places, None] != np.arange(n_kinds))
         own = np.column_stack([own, np.zeros(len(places))])
         return -0.5 * sizes[places, None] * (own / noise + np.log(noise * unit))
 
-    unit = more.pop("unit", 1.0)
     monkeypatch.setattr(exemplars, "exemplar_evidence", evidence)
     mixture = SimpleNamespace(
         settings=SimpleNamespace(noise="shared"), priors=SimpleNamespace(noise_variance=prior)
     )
     clustered = {"weights": np.full(2, 0.5), "noise_variance": np.array(1.0)}
     encoded = [{"observed_mask": np.arange(60) < size, "place": i} for i, size in enumerate(sizes)]
-    is_other = np.ones((len(squares), 3), dtype=bool)
-    is_other[:, 2] = False
+    is_other = np.ones((len(squares), n_kinds + 1), dtype=bool)
+    is_other[:, -1] = False
     return exemplars._share_of_noise(
         mixture,
         encoded,
         clustered,
-        np.zeros((3, 3)),
+        np.zeros((n_kinds + 1, 3)),
         evidence(None, encoded, clustered),
         is_other,
         np.random.default_rng(1),
@@ -326,6 +325,11 @@ def test_the_noise_is_divided_while_much_is_gained(squares, expected, monkeypatc
     assert share_of_noise(squares, monkeypatch) == expected
 
 
+def test_no_more_templates_than_classes_have_a_say(monkeypatch):
+    """Let two classes leave a kind of three that no template explains."""
+    assert share_of_noise(np.full(60, 0.01), monkeypatch, n_kinds=3) == 1.0
+
+
 @pytest.mark.parametrize("prior", [0.2, 0.03, np.array([0.5, 0.03])], ids=str)
 def test_the_noise_is_not_divided_below_the_mode_of_its_prior(prior, monkeypatch):
     expected = {0.2: 0.25, 0.03: 0.25**2}[float(np.min(prior))]
@@ -334,11 +338,10 @@ def test_the_noise_is_not_divided_below_the_mode_of_its_prior(prior, monkeypatch
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
 def test_the_unit_does_not_matter_where_numbers_of_values_differ(unit, monkeypatch):
-    """Let a tenth have more values, and one value of the others be as well explained."""
-    sizes = np.where(np.arange(60) % 10 == 0, 55, 8)
+    """Let few have more values, of which each is explained worse."""
+    sizes = np.where(np.arange(60) % 20 == 0, 55, 8)
     squares = np.where(sizes == 55, 0.5, 0.2)
-    expected = {"share": share_of_noise(squares, monkeypatch, sizes=sizes)}
-    assert share_of_noise(squares, monkeypatch, sizes=sizes, unit=unit) == expected["share"]
+    assert share_of_noise(squares, monkeypatch, sizes=sizes, unit=unit) == 0.25
 
 
 @pytest.mark.parametrize("n", [59, 60, 61, 88])
