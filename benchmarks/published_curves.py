@@ -3,7 +3,7 @@
 The data come inside tslearn (Trace) and aeon (ACSF1, ArrowHead, GunPoint, ItalyPowerDemand,
 OSULeaf), learning and test set together. Curves are standardized and have at most 100 points: every
 third of Trace, say, and of ACSF1 means of fifteen. There are as many classes as kinds. Curves have
-levels and heights of their own, loose clocks, and searches that start from several warps. Each seed
+levels and heights of their own, and loose clocks, so that searches start from seven. Each seed
 learns all curves in two passes, with one noise and with one for each class. Printed are accuracy
 after the best matching of classes and kinds, adjusted Rand index, and the mean evidence of a curve,
 all of the last pass. Evidence says which run is best.
@@ -22,7 +22,6 @@ environment of their own.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import warnings
 from pathlib import Path
@@ -35,8 +34,6 @@ from timing import begin, console
 
 #: Most points of a curve, and kernels of a template.
 N_POINTS, N_KERNELS = 100, 70
-#: Kernels of the clock, of twenty, whose log-speed differs between starts of searches, and by what.
-FIRST, PACES = 8, (0.0, 0.25, -0.25, 0.5, -0.5, 0.75, -0.75, 0.125, -0.125)
 #: Of curves with more points for each that is kept, means are taken.
 MOST_LEFT_OUT = 10
 N_PASSES = 2
@@ -81,7 +78,7 @@ def accuracy(kinds: np.ndarray, found: np.ndarray) -> float:
     return float(table[linear_sum_assignment(-table)].sum() / len(kinds))
 
 
-def learned(curves: np.ndarray, n_kinds: int, noise: str, n_starts: int, seed: int) -> Any:
+def learned(curves: np.ndarray, n_kinds: int, noise: str, seed: int) -> Any:
     """Return the order of the curves in the last pass, their classes there, and their evidence."""
     import pymc_mcoem as mcoem
 
@@ -97,9 +94,6 @@ def learned(curves: np.ndarray, n_kinds: int, noise: str, n_starts: int, seed: i
     mixture = mcoem.TemplateMixture.for_curves(
         points, n_kinds, noise=noise, priors=priors, **options
     )
-    starts = np.repeat(mixture.geometry.starts[:1], n_starts, axis=0)
-    starts[:, :FIRST] += np.array(PACES[:n_starts])[:, None]
-    mixture.geometry = dataclasses.replace(mixture.geometry, starts=starts)
     search = mcoem.pseudo_priors.Laplace(race=None)
     em = mcoem.OnlineEM(
         mixture,
@@ -124,7 +118,7 @@ def ours(curves: np.ndarray, kinds: np.ndarray, given: Any) -> None:
     for noise in given.noise:
         for seed in range(given.first_seed, given.first_seed + given.seeds):
             began = time.perf_counter()
-            order, found, evidence = learned(curves, kinds.max() + 1, noise, given.starts, seed)
+            order, found, evidence = learned(curves, kinds.max() + 1, noise, seed)
             told = (
                 f"accuracy {accuracy(kinds[order], found):.3f}, "
                 f"adjusted Rand index {adjusted_rand_score(kinds[order], found):.3f}, "
@@ -174,7 +168,6 @@ def main() -> None:
         __doc__,
         seeds=10,
         first_seed=1,
-        starts={"type": int, "choices": range(1, 10), "default": 9},
         noise={"nargs": "+", "choices": ["shared", "class"], "default": ["shared", "class"]},
         folder=({"type": Path, "default": Path("aeon/datasets/data")}, "aeon's data"),
         rivals=(False, "other methods alone"),

@@ -16,13 +16,15 @@ from pymc_mcoem.templates.settings import CHANNEL, OWN_POINT, PART
 from pymc_mcoem.templates.warps.time_warp import TimeWarp
 from pymc_mcoem.validation import as_numbers, require_whole
 
-__all__ = ["CurveGrid", "CurveSource", "curve_priors"]
+__all__ = ["CurveGrid", "CurveSource", "curve_priors", "starting_slopes"]
 
 #: Bandwidth of the templates' kernels in landmark spacings; see `CurveGrid`.
 BANDWIDTH = 1.5
 #: Default standard deviation of clocks, in lengths of the interval, and number of curves that the
 #: prior is worth; see `curve_priors`.
 STRAY, CURVES = 1 / 40, 200
+#: Slopes between clocks from which searches start, and most clocks on either side of the mean.
+SLOPE, MOST_CLOCKS = 0.2, 5
 #: First curves that tell sign and unit of all: as many as set a start.
 FIRST = 50
 #: Points of a mixture whose curves have points of their own.
@@ -361,6 +363,22 @@ def curve_priors(warp: TimeWarp, covariance: str = "scaled") -> TemplatePriors:
     learned = warp.n_parameters if covariance == "scaled" else 1
     weak = TemplatePriors(covariance_degrees=float(CURVES))
     return weak.with_deformation_variance(_straying_variance(warp), weight=CURVES * learned)
+
+
+def starting_slopes(warp: TimeWarp, variance: float) -> np.ndarray:
+    """Return slopes of the clocks from which mode searches start; see `TimeWarp`.
+
+    With the default γ² these are 0, 0.2 and −0.2. If γ² is four times as large, clocks stray twice
+    as far, and there are two more. There are at most eleven.
+
+    Examples
+    --------
+    >>> starting_slopes(TimeWarp((2, 18)), variance=0.05)
+    array([ 0. ,  0.2, -0.2,  0.4, -0.4])
+    """
+    strays = np.sqrt(variance / _straying_variance(warp))
+    steps = SLOPE * np.arange(1, np.clip(round(float(strays)), 1, MOST_CLOCKS) + 1)
+    return np.array([0.0, *np.column_stack([steps, -steps]).ravel()])
 
 
 def _straying_variance(warp: TimeWarp) -> float:

@@ -18,11 +18,12 @@ from pymc_mcoem.em.esteps.carlin_chib import CarlinChibBurst
 from pymc_mcoem.em.schedules import BurstLength
 from pymc_mcoem.templates.bases.factors import BasisWithFactors
 from pymc_mcoem.templates.bases.gaussian import GaussianBasis
-from pymc_mcoem.templates.curves import CurveGrid, CurveSource, curve_priors
+from pymc_mcoem.templates.curves import CurveGrid, CurveSource, curve_priors, starting_slopes
 from pymc_mcoem.templates.images import ImageGrid, image_priors, split_shape
 from pymc_mcoem.templates.model import build_template_model
 from pymc_mcoem.templates.priors import TemplatePriors
 from pymc_mcoem.templates.register import RegisteringFamily
+from pymc_mcoem.templates.starts import start_variance
 from pymc_mcoem.templates.warps.deformations import Deformation
 from pymc_mcoem.templates.warps.displacement_field import DisplacementField
 from pymc_mcoem.templates.warps.scores import DeformationWithScores
@@ -408,6 +409,7 @@ class TemplateMixture(RegisteringFamily):
             weak = curve_priors(warp, options.get("covariance", "scaled"))
             has_offset = options.get("offset") is not None
             priors = source.fit_priors(weak, basis, coefficients, has_offset)
+        warp.slopes = starting_slopes(warp, start_variance(priors))
         return cls(
             grid.points,
             basis,

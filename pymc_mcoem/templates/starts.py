@@ -28,6 +28,7 @@ __all__ = [
     "random_start",
     "random_templates",
     "stack_encoded",
+    "start_variance",
     "template_precision",
     "warn_of_size",
 ]

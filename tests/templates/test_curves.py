@@ -11,6 +11,8 @@ import pytest
 from pytensor.graph.replace import clone_replace
 from scipy import stats
 
+from pymc_mcoem.esteps import LaplaceGaussian
+from pymc_mcoem.pseudo_priors import Laplace
 from pymc_mcoem.templates import TemplateMixture, TemplatePriors, TimeWarp
 from pymc_mcoem.templates.curves import CurveGrid, curve_priors
 
@@ -286,6 +288,51 @@ def test_by_default_clocks_stray_by_a_fortieth_of_the_interval(warp, rng):
     strayed = warp.inverse(middle, betas)[:, 0].std() / (end - begin)
     # Monte Carlo error 1.1 %, and what is left out by taking the warp for linear in β
     assert strayed == pytest.approx(1 / 40, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("times_as_far", "n_clocks"), [(0.3, 3), (1.0, 3), (1.6, 5), (3.0, 7), (50.0, 11)]
+)
+@pytest.mark.parametrize("n_warp_kernels", [6, 20])
+def test_searches_start_from_more_clocks_if_the_prior_lets_them_stray_farther(
+    times_as_far, n_clocks, n_warp_kernels
+):
+    held = curve_priors(TimeWarp((2, 18), n_kernels=n_warp_kernels)).deformation_variance
+    priors = TemplatePriors().with_deformation_variance(times_as_far**2 * held, weight=200)
+    mixture = TemplateMixture.for_curves(AGES, 2, n_warp_kernels=n_warp_kernels, priors=priors)
+    slopes = mixture.settings.deformation.slopes
+    farthest = 0.2 * (n_clocks // 2)
+    np.testing.assert_allclose(np.sort(slopes), np.linspace(-farthest, farthest, n_clocks))
+    assert slopes[0] == 0.0
+    assert mixture.geometry.starts.shape == (n_clocks, n_warp_kernels + 1)
+    np.testing.assert_array_equal(mixture.with_classes(5).geometry.starts, mixture.geometry.starts)
+
+
+def test_a_prior_that_says_nothing_of_clocks_adds_no_starts():
+    by_default = TemplateMixture.for_curves(AGES, 2)
+    weak = TemplateMixture.for_curves(AGES, 2, priors=TemplatePriors())
+    np.testing.assert_array_equal(weak.geometry.starts, by_default.geometry.starts)
+
+
+def test_a_search_finds_a_clock_that_strays_far_if_the_prior_expects_it(without_compiler):
+    points = np.linspace(0, 1, 40)
+    bump = np.exp(-np.square((points - 0.35) / 0.03))
+
+    def evidence_of(variance, n_searches=None):
+        priors = TemplatePriors().with_deformation_variance(variance, weight=200)
+        mixture = TemplateMixture.for_curves(points, 1, scale=None, priors=priors)
+        basis = mixture.settings.basis.matrix(points[:, None])
+        late = np.exp(-np.square((points - 0.65) / 0.03))
+        theta = mixture.declared_parameters() | {
+            "templates": np.linalg.lstsq(basis, late, rcond=1e-6)[0][None],
+            "noise_variance": np.array(0.01),
+        }
+        rule = Laplace(race=None, n_searches=n_searches)
+        e_step = LaplaceGaussian(search=rule).compile(mixture)
+        data = {**mixture.encode(bump), **theta}
+        return e_step.approximation(data, np.random.default_rng(1)).log_evidence[0]
+
+    assert evidence_of(0.1) > evidence_of(0.1, n_searches=3) + 20.0
 
 
 def test_the_default_prior_is_worth_as_many_curves_under_every_covariance():

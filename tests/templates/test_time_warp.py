@@ -148,6 +148,11 @@ def test_starts_are_the_mean_an_early_and_a_late_clock():
     np.testing.assert_allclose(middle - 10, [0, -16 / 12, 16 / 12], atol=0.3)
 
 
+def test_starts_slope_the_log_speed_as_they_are_told():
+    starts = TimeWarp((0, 1), n_kernels=5, slopes=[0.0, 0.5]).starts()
+    np.testing.assert_array_equal(starts, [[1.0] * 5, [0.5, 0.75, 1.0, 1.25, 1.5]])
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -157,6 +162,9 @@ def test_starts_are_the_mean_an_early_and_a_late_clock():
         (lambda: TimeWarp((0, 1), n_kernels=1), "n_kernels: got 1"),
         (lambda: TimeWarp((0, 1), n_nodes=2.5), "n_nodes: got 2.5"),
         (lambda: TimeWarp((0, 1), width=0.0), "width is 0.0"),
+        (lambda: TimeWarp((0, 1), slopes=[]), r"slopes is \[\]; give at least one"),
+        (lambda: TimeWarp((0, 1), slopes=[np.nan]), r"slopes is \[nan\]"),
+        (lambda: TimeWarp((0, 1), slopes=0.2), "slopes is 0.2"),
         (lambda: TimeWarp((0, 1), mean=[1.0, 2.0]), r"mean has shape \(2,\)"),
         (lambda: TimeWarp((0, 1), mean=np.nan), "mean is nan"),
         (lambda: TimeWarp((0, 1)).evaluate([5.0], np.ones(20)), "points reach .* widen outer"),

@@ -66,6 +66,10 @@ class TimeWarp(Deformation):
         Prior mean of β.
     n_nodes : int
         Nodes of the quadrature, equally spaced on the outer interval, ends included.
+    slopes : sequence of float, default (0.0, 0.2, -0.2)
+        Clocks from which mode searches start, as half the difference of log-speeds between the end
+        and the beginning: 0 is the mean clock, 0.2 moves the middle by a twelfth of the interval.
+        Each costs the time of a search.
 
     Attributes
     ----------
@@ -116,6 +120,7 @@ class TimeWarp(Deformation):
         width: float | None = None,
         mean: Any = 1.0,
         n_nodes: int = 201,
+        slopes: Sequence[float] = (0.0, 0.2, -0.2),
     ) -> None:
         self.interval = _ends("interval", interval)
         begin, end = self.interval
@@ -150,18 +155,16 @@ class TimeWarp(Deformation):
         self.mean = np.array(np.broadcast_to(means, (n_kernels,)))
         if not np.isfinite(self.mean).all():
             raise ValueError(f"mean is {mean!r}; give finite numbers.")
+        self.slopes = as_numbers("slopes", slopes)
+        if self.slopes.ndim != 1 or not self.slopes.size or not np.isfinite(self.slopes).all():
+            raise ValueError(f"slopes is {slopes!r}; give at least one number, as 0.")
         self.covariance = np.eye(n_kernels)
         self.learned = np.ones(n_kernels, dtype=bool)
         self.labels = tuple(f"log_speed[{k}]" for k in range(n_kernels))
 
     def starts(self) -> np.ndarray:
-        """Return the mean, an early and a late clock, shape (3, n_parameters).
-
-        The early and the late one slope the speed so that the middle moves by about a twelfth of
-        the interval.
-        """
-        slope = 0.2 * np.linspace(-1.0, 1.0, self.n_parameters)
-        return self.mean + np.stack([0.0 * slope, slope, -slope])
+        """Return starting points of mode searches: the mean, with a speed of each slope."""
+        return self.mean + np.outer(self.slopes, np.linspace(-1.0, 1.0, self.n_parameters))
 
     def check_points(self, points: np.ndarray) -> None:
         """Raise ValueError if a point (n_points, 1) is outside the outer interval."""
