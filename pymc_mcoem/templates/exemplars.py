@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pymc_mcoem.carlin_chib.pseudo_priors.laplace import Laplace
+from pymc_mcoem.em.esteps.compiled_cache import compiled_for
 from pymc_mcoem.em.esteps.laplace_gaussian import LaplaceGaussian
 from pymc_mcoem.em.merge_and_split import best_columns
 from pymc_mcoem.templates.starts import own_templates, stack_encoded
@@ -89,11 +90,11 @@ def exemplar_start(
     # of itself an exemplar knows the noise too
     is_other = np.ones((len(encoded), len(templates)), dtype=bool)
     is_other[chosen, n_classes + np.arange(len(chosen))] = False
-    evidence = exemplar_evidence(mixture, encoded, clustered, templates, rng)
-    share = _share_of_noise(mixture, encoded, clustered, templates, evidence, is_other, rng)
+    compared = _with_classes(mixture, len(templates))
+    share = _share_of_noise(compared, encoded, clustered, templates, is_other, rng)
     if share < 1.0:
         clustered = {**clustered, "noise_variance": _divided(mixture, clustered, share)}
-        evidence = exemplar_evidence(mixture, encoded, clustered, templates, rng)
+    evidence = exemplar_evidence(compared, encoded, clustered, templates, rng)
     best = best_columns(np.where(is_other, evidence, -np.inf), n_classes)
     sizes = np.bincount(evidence[:, best].argmax(axis=1), minlength=n_classes)
     found = {
@@ -113,7 +114,6 @@ def _share_of_noise(
     encoded: Sequence[Mapping[str, np.ndarray]],
     clustered: Mapping[str, np.ndarray],
     templates: np.ndarray,
-    evidence: np.ndarray,
     is_other: np.ndarray,
     rng: np.random.Generator,
 ) -> float:
@@ -137,7 +137,7 @@ def _share_of_noise(
         counted = np.argsort(each / n_values)[int(_ODD * len(each)) :]
         return float(each[counted].sum() / n_values[counted].sum())
 
-    share, most = 1.0, explained(evidence[some])
+    share, most = 1.0, explained(exemplar_evidence(mixture, judged, clustered, templates, rng))
     while np.isfinite(most):
         less = _divided(mixture, clustered, share / _DIVISOR)
         if np.max(less / mixture.priors.noise_variance) < 1.0:
@@ -183,10 +183,12 @@ def exemplar_evidence(
     Parameters
     ----------
     mixture : TemplateMixture
+        A mixture of n classes.
     encoded : list of mapping
         The observations.
     parameters : mapping of str to ndarray
-        Its noise and deformations are taken, averaged over classes where these differ.
+        Parameters of any number of classes, whose noise and deformations are taken, averaged over
+        classes where these differ.
     templates : ndarray of shape (n, n_basis) or (n, n_channels, n_basis)
     rng : numpy.random.Generator
 
@@ -194,9 +196,8 @@ def exemplar_evidence(
     -------
     ndarray of shape (n_observations, n)
     """
-    n = len(templates)
-    many = _with_classes(mixture, n)
-    theta = many.declared_parameters() | {"templates": templates}
+    n = mixture.n_classes
+    theta = mixture.declared_parameters() | {"templates": templates}
     for name, value in theta.items():
         if name in ("weights", "templates"):
             continue
@@ -204,7 +205,7 @@ def exemplar_evidence(
         if np.shape(given) != np.shape(value):  # an axis of classes
             given = np.repeat(np.mean(given, axis=0, keepdims=True), n, axis=0)
         theta[name] = given
-    e_step = LaplaceGaussian(search=Laplace(race=None)).compile(many)
+    e_step = compiled_for(mixture, LaplaceGaussian(search=Laplace(race=None)))
     found = np.stack(
         [e_step.approximation({**data, **theta}, rng).log_evidence for data in encoded]
     )

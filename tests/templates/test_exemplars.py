@@ -268,7 +268,7 @@ def test_of_many_observations_some_are_compared(curves, monkeypatch):
     monkeypatch.setattr(exemplars, "exemplar_evidence", spied)
     mixture = make(curves)
     mixture.initialize(list(curves.curves.values), np.random.default_rng(1), "exemplars")
-    assert compared == [12, 10]  # the noise is not divided
+    assert compared == [10, 10, 12]  # the noise is judged twice, and not divided
 
 
 def share_of_noise(squares, monkeypatch, sizes=None, prior=1e-9, unit=1.0, n_kinds=2):
@@ -301,7 +301,6 @@ def share_of_noise(squares, monkeypatch, sizes=None, prior=1e-9, unit=1.0, n_kin
         encoded,
         clustered,
         np.zeros((n_kinds + 1, 3)),
-        evidence(None, encoded, clustered),
         is_other,
         np.random.default_rng(1),
     )
