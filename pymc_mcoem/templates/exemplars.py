@@ -9,7 +9,7 @@ than k-means leaves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -90,11 +90,16 @@ def exemplar_start(
     # of itself an exemplar knows the noise too
     is_other = np.ones((len(encoded), len(templates)), dtype=bool)
     is_other[chosen, n_classes + np.arange(len(chosen))] = False
-    compared = _with_classes(mixture, len(templates))
-    share = _share_of_noise(compared, encoded, clustered, templates, is_other, rng)
-    if share < 1.0:
-        clustered = {**clustered, "noise_variance": _divided(mixture, clustered, share)}
-    evidence = exemplar_evidence(compared, encoded, clustered, templates, rng)
+    # a class for each template that can be chosen
+    choice = _with_classes(mixture, len(templates))
+    judged = _judge_noise(choice, encoded, clustered, templates, is_other, rng)
+    if judged.share < 1.0:
+        clustered = {**clustered, "noise_variance": _divided(mixture, clustered, judged.share)}
+    evidence = np.empty(is_other.shape)
+    evidence[judged.rows] = judged.evidence
+    if judged.others.size:
+        others = [encoded[place] for place in judged.others]
+        evidence[judged.others] = exemplar_evidence(choice, others, clustered, templates, rng)
     best = best_columns(np.where(is_other, evidence, -np.inf), n_classes)
     sizes = np.bincount(evidence[:, best].argmax(axis=1), minlength=n_classes)
     found = {
@@ -109,45 +114,67 @@ def exemplar_start(
     return found
 
 
-def _share_of_noise(
-    mixture: Any,
+@dataclass(frozen=True)
+class _Judged:
+    """The share of the noise to begin with, and by which observations it was judged.
+
+    Attributes
+    ----------
+    share : float
+    rows, others : ndarray of int
+        The observations by which it was judged, and all others.
+    evidence : ndarray of shape (n_rows, n_templates)
+        Evidence of the former under that share.
+    """
+
+    share: float
+    rows: np.ndarray
+    others: np.ndarray
+    evidence: np.ndarray
+
+
+def _judge_noise(
+    choice: Any,
     encoded: Sequence[Mapping[str, np.ndarray]],
     clustered: Mapping[str, np.ndarray],
     templates: np.ndarray,
     is_other: np.ndarray,
     rng: np.random.Generator,
-) -> float:
+) -> _Judged:
     """Return 1, 1/4, 1/16 and so on: the share of k-means' noise to begin with.
 
     k-means' noise includes what warps explain. Where that is most of it, something short that tells
     two kinds apart does not count. The share is the same for all classes and channels, and not so
-    small that all noise is below the mode of its prior.
+    small that all noise is below the mode of its prior. `choice` has a class for each template.
     """
     n_classes = len(clustered["weights"])
     # the same for every seed, so that what is drawn next does not depend on this
     order = np.random.default_rng(0).permutation(len(encoded))
-    some = order[: max(_FEW, _FEW_FOR_EACH * n_classes)]
-    judged = [encoded[place] for place in some]
+    n_rows = max(_FEW, _FEW_FOR_EACH * n_classes)
+    rows, others = order[:n_rows], order[n_rows:]
+    judged = [encoded[place] for place in rows]
     n_values = np.array([np.sum(data["observed_mask"]) for data in judged])
 
     def explained(found: np.ndarray) -> float:
         """Return the mean evidence of a value under the best templates."""
-        others = np.where(is_other[some], found, -np.inf)
-        each = others[:, best_columns(others, n_classes)].max(axis=1)
+        allowed = np.where(is_other[rows], found, -np.inf)
+        each = allowed[:, best_columns(allowed, n_classes)].max(axis=1)
         counted = np.argsort(each / n_values)[int(_ODD * len(each)) :]
         return float(each[counted].sum() / n_values[counted].sum())
 
-    share, most = 1.0, explained(exemplar_evidence(mixture, judged, clustered, templates, rng))
+    share, evidence = 1.0, exemplar_evidence(choice, judged, clustered, templates, rng)
+    most = explained(evidence)
     while np.isfinite(most):
-        less = _divided(mixture, clustered, share / _DIVISOR)
-        if np.max(less / mixture.priors.noise_variance) < 1.0:
+        less = _divided(choice, clustered, share / _DIVISOR)
+        if np.max(less / choice.priors.noise_variance) < 1.0:
             break
         tried = {**clustered, "noise_variance": less}
-        now = explained(exemplar_evidence(mixture, judged, tried, templates, rng))
+        found = exemplar_evidence(choice, judged, tried, templates, rng)
+        now = explained(found)
         if not now > most + _LEAST_GAIN:
             break
-        share, most = share / _DIVISOR, now
-    return share
+        share, most, evidence = share / _DIVISOR, now, found
+    return _Judged(share, rows, others, evidence)
 
 
 def _divided(mixture: Any, clustered: Mapping[str, np.ndarray], share: float) -> np.ndarray:

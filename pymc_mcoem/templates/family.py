@@ -376,7 +376,8 @@ class TemplateFamily(TemplateObservations, Family):
             Where they do so far better under a fourth, a sixteenth, … of k-means' noise, the run
             begins with that. It takes a mode search for each template and observation, of at most
             200 observations, and some more to look at the noise: seconds for fifty curves or small
-            images, half a minute where the noise is divided. Where labels are known it is
+            images, half a minute where the noise is divided, minutes for 200 curves with loose
+            clocks. Where labels are known it is
             ``"kmeans"``.
             In all cases the deformation's variance starts at the mode of its prior (0.01 if it
             has none) times the base covariance, and rigid variances at theirs.
@@ -464,7 +465,8 @@ class TemplateFamily(TemplateObservations, Family):
         n_classes : int
         **options
             Other options of `TemplateMixture` to change, such as ``noise="class"``. All others,
-            including priors, stay as they are: with another `covariance` give priors for it.
+            including priors and where searches start, stay as they are: with another `covariance`
+            give priors for it.
 
         Examples
         --------

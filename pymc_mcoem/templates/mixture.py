@@ -409,7 +409,8 @@ class TemplateMixture(RegisteringFamily):
             weak = curve_priors(warp, options.get("covariance", "scaled"))
             has_offset = options.get("offset") is not None
             priors = source.fit_priors(weak, basis, coefficients, has_offset)
-        warp.slopes = starting_slopes(warp, start_variance(priors))
+        if isinstance(priors, TemplatePriors):  # others are refused below
+            warp.slopes = starting_slopes(warp, start_variance(priors))
         return cls(
             grid.points,
             basis,

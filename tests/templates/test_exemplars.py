@@ -171,7 +171,13 @@ def test_where_the_noise_is_not_divided_nothing_else_changes(curves, monkeypatch
         return mixture.initialize(observations, rng, "exemplars") | {"drawn": rng.random()}
 
     found = start()
-    monkeypatch.setattr(exemplars, "_share_of_noise", lambda *given: 1.0)
+
+
+    def unjudged(choice, encoded, *given):
+        nothing = np.empty((0, choice.n_classes))
+        return exemplars._Judged(1.0, np.arange(0), np.arange(len(encoded)), nothing)
+
+    monkeypatch.setattr(exemplars, "_judge_noise", unjudged)
     for name, value in start().items():
         np.testing.assert_array_equal(found[name], value)
 
@@ -269,7 +275,7 @@ def test_of_many_observations_some_are_compared(curves, monkeypatch):
     monkeypatch.setattr(exemplars, "exemplar_evidence", spied)
     mixture = make(curves)
     mixture.initialize(list(curves.curves.values), np.random.default_rng(1), "exemplars")
-    assert compared == [10, 10, 12]  # the noise is judged twice, and not divided
+    assert compared == [10, 10, 2]  # the noise is judged twice, and not divided
 
 
 def share_of_noise(squares, monkeypatch, sizes=None, prior=1e-9, unit=1.0, n_kinds=2):
@@ -297,7 +303,7 @@ def share_of_noise(squares, monkeypatch, sizes=None, prior=1e-9, unit=1.0, n_kin
     encoded = [{"observed_mask": np.arange(60) < size, "place": i} for i, size in enumerate(sizes)]
     is_other = np.ones((len(squares), n_kinds + 1), dtype=bool)
     is_other[:, -1] = False
-    return exemplars._share_of_noise(
+    found = exemplars._judge_noise(
         mixture,
         encoded,
         clustered,
@@ -305,6 +311,11 @@ def share_of_noise(squares, monkeypatch, sizes=None, prior=1e-9, unit=1.0, n_kin
         is_other,
         np.random.default_rng(1),
     )
+    assert sorted([*found.rows, *found.others]) == list(range(len(squares)))
+    under = clustered | {"noise_variance": np.array(found.share)}
+    judged = [encoded[place] for place in found.rows]
+    np.testing.assert_array_equal(found.evidence, evidence(None, judged, under))
+    return found.share
 
 
 @pytest.mark.parametrize(
