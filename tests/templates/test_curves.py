@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
-import cloudpickle
 import numpy as np
 import pytensor
 import pytest

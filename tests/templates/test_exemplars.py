@@ -172,7 +172,6 @@ def test_where_the_noise_is_not_divided_nothing_else_changes(curves, monkeypatch
 
     found = start()
 
-
     def unjudged(choice, encoded, *given):
         nothing = np.empty((0, choice.n_classes))
         return exemplars._Judged(1.0, np.arange(0), np.arange(len(encoded)), nothing)
