@@ -119,8 +119,8 @@ class Classifier:
     starting point may miss the best, and bursts and importance weights are then wrong too. For
     60 curves simulated from 20 classes (noise variance 0.03), bursts of 500 sweeps were off by at
     most 0.01, 0.15 and 0.91 with deformation variances of 0.02, 0.1 and 0.3, and by more than 0.1
-    for 0, 1 and 6 curves; with nine starting points by at most 0.01, 0.02 and 0.05. So searches of
-    curves start from more clocks where the prior lets them stray far; see `TimeWarp`.
+    for 0, 1 and 6 curves, with searches from three clocks; from nine by at most 0.01, 0.02 and
+    0.05. `TemplateMixture.for_curves` now has up to seven, by the prior's mode of γ².
 
     Examples
     --------

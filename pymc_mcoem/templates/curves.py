@@ -23,7 +23,8 @@ BANDWIDTH = 1.5
 #: Default standard deviation of clocks, in lengths of the interval, and number of curves that the
 #: prior is worth; see `curve_priors`.
 STRAY, CURVES = 1 / 40, 200
-#: Slopes between clocks from which searches start, and most clocks on either side of the mean.
+#: Step between slopes of clocks from which searches start, and most clocks on either side of the
+#: mean.
 SLOPE, MOST_CLOCKS = 0.2, 3
 #: First curves that tell sign and unit of all: as many as set a start.
 FIRST = 50
@@ -369,8 +370,9 @@ def curve_priors(warp: TimeWarp, covariance: str = "scaled") -> TemplatePriors:
 def starting_slopes(warp: TimeWarp, variance: float) -> np.ndarray:
     """Return slopes of the clocks from which mode searches start; see `TimeWarp`.
 
-    With the default γ² these are 0, 0.2 and −0.2. If γ² is four times as large, clocks stray twice
-    as far, and there are two more. There are at most seven.
+    `variance` is the γ² that learning starts from. With the default these are 0, 0.2 and −0.2. If
+    γ² is four times as large, clocks stray twice as far, and there are two more. There are at most
+    seven.
 
     Examples
     --------

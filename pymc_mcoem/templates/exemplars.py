@@ -141,7 +141,7 @@ def _judge_noise(
     is_other: np.ndarray,
     rng: np.random.Generator,
 ) -> _Judged:
-    """Return 1, 1/4, 1/16 and so on: the share of k-means' noise to begin with.
+    """Return the share of k-means' noise to begin with, 1, 1/4, 1/16, …, and how it was judged.
 
     k-means' noise includes what warps explain. Where that is most of it, something short that tells
     two kinds apart does not count. The share is the same for all classes and channels, and not so

@@ -465,8 +465,8 @@ class TemplateFamily(TemplateObservations, Family):
         n_classes : int
         **options
             Other options of `TemplateMixture` to change, such as ``noise="class"``. All others,
-            including priors and where searches start, stay as they are: with another `covariance`
-            give priors for it.
+            including priors, stay as they are: with another `covariance` give priors for it. With
+            other priors searches still start from the same clocks.
 
         Examples
         --------

@@ -67,9 +67,10 @@ class TimeWarp(Deformation):
     n_nodes : int
         Nodes of the quadrature, equally spaced on the outer interval, ends included.
     slopes : sequence of float, default (0.0, 0.2, -0.2)
-        Clocks from which mode searches start. A slope is added to the last β_k and taken from the
-        first, and in proportion to those between: 0 is the mean clock, and with 20 kernels 0.2
-        moves the middle by a twelfth of the interval. Each costs the time of a search.
+        Clocks from which mode searches start. A slope s adds s to the last β_k, −s to the first
+        and in proportion to those between: 0 is the mean clock, and with 20 kernels 0.2 moves the
+        middle by a twelfth of the interval. Each costs the time of a search.
+        `TemplateMixture.for_curves` chooses them.
 
     Attributes
     ----------
@@ -158,7 +159,7 @@ class TimeWarp(Deformation):
             raise ValueError(f"mean is {mean!r}; give finite numbers.")
         self.slopes = as_numbers("slopes", slopes)
         if self.slopes.ndim != 1 or not self.slopes.size or not np.isfinite(self.slopes).all():
-            raise ValueError(f"slopes is {slopes!r}; give finite numbers, at least one, as 0.")
+            raise ValueError(f"slopes is {slopes!r}; give finite numbers, as (0.0, 0.2).")
         self.covariance = np.eye(n_kernels)
         self.learned = np.ones(n_kernels, dtype=bool)
         self.labels = tuple(f"log_speed[{k}]" for k in range(n_kernels))
