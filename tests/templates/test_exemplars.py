@@ -105,7 +105,7 @@ def peaks_with_and_without_a_bump(n, rng):
 def peaks():
     """How to make a mixture, curves of two kinds with tall peaks anywhere, and their kinds."""
     points, values, kinds = peaks_with_and_without_a_bump(40, np.random.default_rng(5))
-    priors = mcoem.TemplatePriors().with_deformation_variance(0.027, weight=200)
+    priors = mcoem.TemplatePriors().with_deformation_variance(0.1, weight=200)
 
     def make(**options):
         return mcoem.TemplateMixture.for_curves(
@@ -147,14 +147,13 @@ def test_small_differences_count_beside_what_warps_explain(peaks, monkeypatch):
 def test_noise_by_class_is_divided_where_it_is_more_than_the_mean_then(peaks):
     """Divide the noise of moving peaks beside curves whose noise k-means finds."""
     make, values, _ = peaks
-    values = values[:20]
     quiet = 8.0 + 0.1 * np.random.default_rng(6).normal(size=values.shape)
     mixture, observations = make(noise="class"), [*values, *quiet]
     by_kmeans, found = (
         mixture.initialize(observations, np.random.default_rng(1), start)["noise_variance"]
         for start in ("kmeans", "exemplars")
     )
-    assert by_kmeans.max() > 5 * by_kmeans.min()
+    assert by_kmeans.max() > 10 * by_kmeans.min()
     share = 0.25 ** round(np.log(found.max() / by_kmeans.mean()) / np.log(0.25))
     assert share < 0.1
     expected = np.minimum(by_kmeans, share * by_kmeans.mean())
